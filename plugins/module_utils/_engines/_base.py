@@ -1,0 +1,198 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is **PRIVATE** to the collection. It can have breaking changes at any time.
+
+"""What every engine's file is written with: the settings of a launch, the nodes, the steps of a rank.
+
+An engine is one file in this directory whose name does not begin with an underscore. It has
+
+* ``NAMES``: its names, the first one the name it is known by everywhere;
+* ``API_KEY``: the environment variable its processes take the API key from;
+* ``STRUCTURAL``: options that the group's shape decides, so that a user's extra arguments may not repeat them;
+* ``check(settings, nodes)``: sentences about settings that this engine cannot serve;
+* ``steps(settings, nodes, node)``: the rank's processes in their order, for rank_supervisor.py;
+* ``environment(settings, nodes, node)``: the environment of the rank's container;
+* ``ready_url(settings)``: where rank 0 says that it is up (necessary, not sufficient: only a completion proves it);
+* ``ports(settings, nodes, node)``: what must be free on that node, with what it is for;
+* ``pool_path()`` and ``pool(text)``: where rank 0 tells the size of its KV pool, and what is said there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+#: Where the role mounts its own programs in the container.
+PROGRAMS = "/opt/unimem"
+
+
+class PlanError(ValueError):
+    """The settings make no launch; the text says which setting and what to do."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the group: its rank, and what was found on it."""
+
+    name: str
+    rank: int
+    interface: str
+    address: str
+    rdma_devices: tuple[str, ...] = ()
+    rdma_character_devices: tuple[str, ...] = ()
+    mtu: int | None = None
+
+    @property
+    def role(self) -> str:
+        """``head`` for rank 0, ``worker`` for the others."""
+        return "head" if self.rank == 0 else "worker"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A launch's settings, checked and converted; sizes in bytes. None means: the engine's own default."""
+
+    engine: str
+    model_path: str
+    served_model_name: str
+    tensor_parallel: int
+    pipeline_parallel: int = 1
+    expert_parallel: bool = False
+    gpus_per_node: int = 1
+    port: int = 8000
+    bind: str = "0.0.0.0"
+    ray_port: int = 6379
+    rendezvous_port: int = 29501
+    control_port: int = 29400
+    has_api_key: bool = False
+    context_length: int | None = None
+    kv_cache_dtype: str = "auto"
+    gpu_memory_utilization: float | None = None
+    mem_fraction_static: float | None = None
+    kv_cache_memory: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    speculative_tokens: int = 0
+    prefix_caching: bool | None = None
+    language_model_only: bool = False
+    eager: bool = False
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ray_object_store_memory: int = 1024**3
+    start_timeout: int = 1800
+    join_timeout: int = 300
+    stop_grace: int = 30
+
+
+class Engine(Protocol):
+    """The functions of an engine's file."""
+
+    NAMES: tuple[str, ...]
+    API_KEY: str
+    STRUCTURAL: tuple[str, ...]
+
+    def check(self, settings: Settings, nodes: Sequence[Node]) -> list[str]: ...
+
+    def steps(self, settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[str, Any]]: ...
+
+    def environment(self, settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]: ...
+
+    def ready_url(self, settings: Settings) -> str: ...
+
+    def ports(self, settings: Settings, nodes: Sequence[Node], node: Node) -> dict[int, str]: ...
+
+    def pool_path(self) -> str: ...
+
+    def pool(self, text: str) -> dict[str, Any]: ...
+
+
+def local_address(bind: str) -> str:
+    """How the head itself reaches a server that is bound so: a literal for a URL, IPv6 in brackets."""
+    try:
+        address = ipaddress.ip_address(bind)
+    except ValueError:
+        return bind
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return str(address) if address.version == 4 else f"[{address}]"
+
+
+def url_host(address: str) -> str:
+    """An address as it is written in ``HOST:PORT`` and in URLs."""
+    return f"[{address}]" if ":" in address else address
+
+
+def common_environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
+    """What every engine's collectives need: this node's own interface and address, never another node's.
+
+    The list is that of NVIDIA's two-Spark playbook (facts: nvidia/vllm README), plus what keeps a rank from leaving
+    the machine (model hubs, usage statistics) and from sending its own traffic through a proxy.
+    """
+    everyone = ",".join(["localhost", "127.0.0.1", *(peer.address for peer in nodes)])
+    environment = {
+        "NCCL_SOCKET_IFNAME": node.interface,
+        "GLOO_SOCKET_IFNAME": node.interface,
+        "TP_SOCKET_IFNAME": node.interface,
+        "UCX_NET_DEVICES": node.interface,
+        "OMPI_MCA_btl_tcp_if_include": node.interface,
+        "MASTER_ADDR": nodes[0].address,
+        "NO_PROXY": everyone,
+        "no_proxy": everyone,
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    if node.rdma_devices and node.rdma_character_devices:
+        environment["NCCL_IB_HCA"] = ",".join(node.rdma_devices)
+        environment["NCCL_IB_DISABLE"] = "0"
+    return environment
+
+
+def service(name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A process that must stay."""
+    return {"name": name, "kind": "service", "argv": list(argv), "env": dict(env or {})}
+
+
+def gate(name: str, argv: Sequence[str], timeout: int) -> dict[str, Any]:
+    """A process that must succeed, within ``timeout`` seconds, before the next step."""
+    return {"name": name, "kind": "gate", "argv": list(argv), "env": {}, "timeout": timeout}
+
+
+def open_port(name: str, address: str, port: int, timeout: int) -> dict[str, Any]:
+    """A port that must be open, within ``timeout`` seconds, before the next step."""
+    return {"name": name, "kind": "tcp", "address": address, "port": port, "timeout": timeout}
+
+
+def option(name: str, value: Any) -> list[str]:
+    """``--name value``, or nothing when there is no value."""
+    return [] if value is None else [name, str(value)]
+
+
+def prometheus(text: str, metric: str) -> dict[str, str]:
+    """The labels of the first sample of a metric in a Prometheus text; empty when it is not there."""
+    for line in text.splitlines():
+        if line.startswith(metric + "{"):
+            labels = line[len(metric) + 1 :].rsplit("}", 1)[0]
+            return {name: value.replace('\\"', '"') for name, value in re.findall(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"', labels)}
+    return {}
+
+
+def whole(text: str | None) -> int | None:
+    """A whole number of a label ("1250", "1250.0"), or None ("None", "", absent)."""
+    try:
+        return int(float(text or ""))
+    except (ValueError, OverflowError):
+        return None
+
+
+def real(text: str | None) -> float | None:
+    """A number of a label, or None."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,220 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# PRIVATE to this collection: it can change at any time without notice.
+
+"""An image from one Docker daemon into another one over ssh: `docker image save | ssh peer docker image load`, without a shell,
+with both ends' exit codes, without a file in between, and without the layers that the other side has.
+
+docker load looks a layer up by its chain before it reads it out of the archive (moby, image/tarexport/load.go), so an archive
+may lack layers that the receiver has. Which member of an archive is which layer: since Docker 25 its name is the layer's own
+hash (diff id); before, a folder named by a hash over the chain that docker save computes (moby, image/v1/imagev1.go), and that
+is computed here again. A wrong guess costs bytes, never correctness: what is not recognised is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import tarfile
+import tempfile
+import typing as t
+from dataclasses import dataclass
+
+_BLOCK: t.Final = 512
+_CHUNK: t.Final = 1 << 20
+#: Pipes hold 64 KiB by default; a larger one saves changes between the processes.
+_PIPE_SIZE: t.Final = 1 << 20
+_F_SETPIPE_SZ: t.Final = 1031
+
+#: An empty container configuration as moby's old image format writes it, in Go's order of fields.
+_EMPTY_CONFIG: t.Final = {
+    "Hostname": "",
+    "Domainname": "",
+    "User": "",
+    "AttachStdin": False,
+    "AttachStdout": False,
+    "AttachStderr": False,
+    "Tty": False,
+    "OpenStdin": False,
+    "StdinOnce": False,
+    "Env": None,
+    "Cmd": None,
+    "Image": "",
+    "Volumes": None,
+    "WorkingDir": "",
+    "Entrypoint": None,
+    "OnBuild": None,
+    "Labels": None,
+}
+
+
+class ShipError(RuntimeError):
+    """The image did not arrive; the text says which side failed, and how."""
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """What went over."""
+
+    sent_bytes: int
+    #: bytes of layers that the receiver has already
+    spared_bytes: int
+
+
+def chain_ids(diff_ids: t.Sequence[str]) -> list[str]:
+    """The chain id of each layer: sha256 over the one below and the layer's own (OCI image spec, config.md, "Layer ChainID")."""
+    chain: list[str] = []
+    for diff_id in diff_ids:
+        chain.append(diff_id if not chain else "sha256:" + hashlib.sha256(f"{chain[-1]} {diff_id}".encode()).hexdigest())
+    return chain
+
+
+def common_layers(diff_ids: t.Sequence[str], images: t.Iterable[t.Sequence[str]]) -> int:
+    """How many of the lowest layers of an image are there already, as part of any of these images."""
+    most = 0
+    for layers in images:
+        same = 0
+        for ours, theirs in zip(diff_ids, layers):
+            if ours != theirs:
+                break
+            same += 1
+        most = max(most, same)
+    return most
+
+
+def legacy_folders(diff_ids: t.Sequence[str]) -> list[str]:
+    """The folders' names in an archive of Docker before 25, for all layers but the top one (whose name depends on the image)."""
+    folders: list[str] = []
+    for chain_id in chain_ids(diff_ids)[:-1]:
+        config: dict[str, t.Any] = {"container_config": _EMPTY_CONFIG, "created": "1970-01-01T00:00:00Z", "layer_id": chain_id}
+        if folders:
+            config["parent"] = f"sha256:{folders[-1]}"
+        text = json.dumps(config, separators=(",", ":"), sort_keys=False)
+        folders.append(hashlib.sha256(text.encode()).hexdigest())
+    return folders
+
+
+def members_to_drop(diff_ids: t.Sequence[str], present: int) -> set[str]:
+    """Names of an archive's members that hold the lowest `present` layers, in either format."""
+    if present <= 0:
+        return set()
+    names = {f"blobs/sha256/{diff_id.split(':', 1)[1]}" for diff_id in diff_ids[:present]}
+    return names | {f"{folder}/layer.tar" for folder in legacy_folders(diff_ids)[:present]}
+
+
+def filter_archive(source: t.BinaryIO, sink: t.BinaryIO, drop: t.Collection[str]) -> Shipment:
+    """Copy a tar archive without some of its members, as it comes."""
+    sent = spared = 0
+    while True:
+        header = _exactly(source, _BLOCK)
+        if not header.strip(b"\0"):
+            # The end is two empty blocks, padded to a full record.
+            sink.write(header)
+            sent += _BLOCK
+            while rest := source.read(_CHUNK):
+                sink.write(rest)
+                sent += len(rest)
+            return Shipment(sent, spared)
+        try:
+            member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        except tarfile.TarError as exc:
+            raise ShipError(f"docker image save wrote no tar archive ({exc})") from exc
+        size = -(-member.size // _BLOCK) * _BLOCK
+        wanted = not (member.isreg() and member.name in drop)
+        if wanted:
+            sink.write(header)
+            sent += _BLOCK + size
+        else:
+            spared += size
+        while size:
+            block = _exactly(source, min(size, _CHUNK))
+            size -= len(block)
+            if wanted:
+                sink.write(block)
+
+
+def _exactly(source: t.BinaryIO, count: int) -> bytes:
+    data = source.read(count)
+    if len(data) != count:
+        raise ShipError("docker image save ended in the middle of the archive")
+    return data
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_SIZE)
+    return read, write
+
+
+class Process:
+    """A child with a pipe to or from this process, and its messages in a file; no shell in between."""
+
+    def __init__(self, argv: t.Sequence[str], stdin: int, stdout: int) -> None:
+        self.name = " ".join(argv[:3])
+        self._messages = tempfile.TemporaryFile()
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, self._messages.fileno(), 2)]
+        self._pid = os.posix_spawnp(argv[0], list(argv), os.environ, file_actions=actions, setsigdef=[signal.SIGPIPE])
+
+    def wait(self) -> int:
+        """The exit status; minus the signal for a child that was killed."""
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+    def stop(self) -> None:
+        """End it; its exit status is still to be waited for."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+
+    def messages(self) -> str:
+        """The end of what it wrote to standard error, or to standard output where that goes there."""
+        self._messages.seek(0)
+        return self._messages.read().decode("utf-8", "replace").strip()[-600:]
+
+
+def ship(save: t.Sequence[str], load: t.Sequence[str], drop: t.Collection[str]) -> Shipment:
+    """Run both ends and pass the archive on between them. Raises ShipError when any of the three fails."""
+    from_save, save_out = _pipe()
+    load_in, to_load = _pipe()
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    sender = Process(save, null, save_out)
+    receiver = Process(load, load_in, null)
+    for descriptor in (save_out, load_in, null):
+        os.close(descriptor)
+    problem = ""
+    shipment = Shipment(0, 0)
+    with os.fdopen(from_save, "rb", buffering=_CHUNK) as source, os.fdopen(to_load, "wb", buffering=0) as raw:
+        try:
+            shipment = filter_archive(source, _Whole(raw), drop)
+        except BrokenPipeError:
+            problem = "the receiver stopped reading"
+        except ShipError as exc:
+            problem = str(exc)
+        if problem:
+            # docker load takes the archive's end for an end: a cut stream must not look like a whole one.
+            receiver.stop()
+            sender.stop()
+    statuses = {process: process.wait() for process in (sender, receiver)}
+    failed = [f"{process.name} ended with status {status} ({process.messages() or 'no message'})" for process, status in statuses.items() if status != 0]
+    if failed or problem:
+        raise ShipError("; ".join([*failed, *([problem] if problem and not failed else [])]))
+    return shipment
+
+
+class _Whole:
+    """Writes all of what it is given: a raw pipe may take less."""
+
+    def __init__(self, raw: t.BinaryIO) -> None:
+        self._raw = raw
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data)
+        while view:
+            view = view[self._raw.write(view) or 0 :]
+        return len(data)

@@ -1,0 +1,383 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is **PRIVATE** to the collection. It can have breaking changes at any time.
+
+"""From a launch's settings and the nodes' fabric to what each rank's container runs: pure, the same every time.
+
+The result's ``spec`` is a hash of all that makes the group what it is. It is the containers' label, and the only thing
+compared when a group is found running: a container engine's own normalised values never are (facts: A10).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import ipaddress
+import json
+import pkgutil
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _engines
+from ._engines._base import Engine, Node, PlanError, Settings
+
+__all__ = ["PlanError", "container_name", "engine_names", "engine_plan", "find_engine", "group_state", "kv_pool", "model_mount", "model_name"]
+
+KV_CACHE_DTYPES = ("auto", "bf16", "bfloat16", "fp16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+READY_FILE = "/tmp/unimem/ready"  # inside the container
+_DEPLOYMENT = r"[a-z0-9][a-z0-9_.-]{0,40}"
+
+
+def engines() -> dict[str, Engine]:
+    """Every engine's file of ``_engines``, by all of its names."""
+    found: dict[str, Engine] = {}
+    for entry in sorted(pkgutil.iter_modules(_engines.__path__), key=lambda item: item.name):
+        if not entry.name.startswith("_"):
+            engine: Any = importlib.import_module(f"{_engines.__name__}.{entry.name}")
+            for name in engine.NAMES:
+                found[name] = engine
+    return found
+
+
+def engine_names() -> list[str]:
+    """All names that may be given."""
+    return sorted(engines())
+
+
+def find_engine(name: Any) -> Engine:
+    """The engine of that name; PlanError names the ones there are."""
+    known = engines()
+    if str(name) not in known:
+        raise PlanError(f"there is no engine '{name}'; known are {', '.join(sorted(known))}")
+    return known[str(name)]
+
+
+def model_name(path: str) -> str:
+    """What a model is called in the API when nobody says: the repository of a Hugging Face cache, else the directory's name."""
+    for part in reversed(str(path).rstrip("/").split("/")):
+        if part.startswith("models--"):
+            return part[len("models--") :].replace("--", "/")
+    return str(path).rstrip("/").rsplit("/", 1)[-1]
+
+
+def model_mount(path: str) -> str:
+    """The directory to mount so that the model's links resolve in the container.
+
+    A snapshot holds links to ``../../blobs``, and current caches link on to blobs shared by all repositories, so the
+    whole cache is mounted (facts: R1, R2); a plain directory is mounted as it is.
+    """
+    parts = str(path).rstrip("/").split("/")
+    for index, part in enumerate(parts):
+        if part.startswith("models--") and index > 1:
+            return "/".join(parts[:index])
+    return "/".join(parts) or "/"
+
+
+def container_name(deployment: str, rank: int) -> str:
+    """The name of a rank's container."""
+    return f"unimem-{deployment}-rank{rank}"
+
+
+class _Reader:
+    """Takes values out of the settings one by one, and collects what is wrong with them."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._raw = raw
+        self.problems: list[str] = []
+
+    def _value(self, name: str) -> Any:
+        value = self._raw.get(name)
+        # An empty text is how a template says "nothing"; passed on, an engine would read it as something (facts: M21).
+        return None if value is None or (isinstance(value, str) and not value.strip()) else value
+
+    def text(self, name: str, default: str = "", choices: Sequence[str] = (), pattern: str = "") -> str:
+        value = self._value(name)
+        text = default if value is None else str(value)
+        if choices and text not in choices:
+            self.problems.append(f"{name} is '{text}', not one of {', '.join(choices)}")
+        elif pattern and not re.fullmatch(pattern, text):
+            self.problems.append(f"{name} is '{text}', which is not of the form {pattern}")
+        return text
+
+    def number(self, name: str, default: int | None = None, low: int = 0, high: int = 2**62) -> int | None:
+        value = self._value(name)
+        if value is None:
+            return default
+        try:
+            number = int(value) if not isinstance(value, float) or value.is_integer() else None
+        except (TypeError, ValueError):
+            number = None
+        if number is None or isinstance(value, bool) or not low <= number <= high:
+            self.problems.append(f"{name} is '{value}', not a whole number from {low} to {high}")
+            return default
+        return number
+
+    def integer(self, name: str, default: int, low: int = 0, high: int = 2**62) -> int:
+        number = self.number(name, default, low, high)
+        return default if number is None else number
+
+    def fraction(self, name: str) -> float | None:
+        value = self._value(name)
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = 0.0
+        if isinstance(value, bool) or not 0.0 < number <= 1.0:
+            self.problems.append(f"{name} is '{value}', not a number above 0 and up to 1")
+            return None
+        return number
+
+    def flag(self, name: str, default: bool | None) -> bool | None:
+        value = self._value(name)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        known = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
+        if str(value).lower() in known:
+            return known[str(value).lower()]
+        self.problems.append(f"{name} is '{value}', neither true nor false")
+        return default
+
+    def words(self, name: str) -> tuple[str, ...]:
+        value = self._value(name)
+        if value is None:
+            return ()
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+            self.problems.append(f"{name} must be a list with one word of the command line an entry, like ['--seed', '7']")
+            return ()
+        # Numbers in YAML become words; nothing is ever split at blanks, so a JSON argument stays whole (facts: L17).
+        return tuple(str(word) for word in value)
+
+    def variables(self, name: str) -> dict[str, str]:
+        value = self._value(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.problems.append(f"{name} must be a dictionary of environment variables")
+            return {}
+        for key in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(key)):
+                self.problems.append(f"{name} has '{key}', which is no name of an environment variable")
+        return {str(key): str(entry) for key, entry in value.items()}
+
+
+def _address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> Settings:
+    reader = _Reader(raw)
+    gpus = reader.integer("gpus_per_node", 1, 1, 16)
+    pipeline = reader.integer("pipeline_parallel", 1, 1, 1024)
+    tensor = reader.integer("tensor_parallel", max(1, len(nodes) * gpus // pipeline), 1, 1024)
+    path = reader.text("model_path", pattern=r"/.*")
+    settings = Settings(
+        engine=engine.NAMES[0],
+        model_path=path.rstrip("/"),
+        served_model_name=reader.text("served_model_name", model_name(path)),
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        expert_parallel=bool(reader.flag("expert_parallel", False)),
+        gpus_per_node=gpus,
+        port=reader.integer("port", 8000, 1, 65535),
+        bind=reader.text("bind", "0.0.0.0"),
+        ray_port=reader.integer("ray_port", 6379, 1, 65535),
+        rendezvous_port=reader.integer("rendezvous_port", 29501, 1, 65535),
+        control_port=reader.integer("control_port", 29400, 1, 65535),
+        has_api_key=bool(raw.get("api_key")),
+        context_length=reader.number("context_length", None, 1),
+        kv_cache_dtype=reader.text("kv_cache_dtype", "auto", KV_CACHE_DTYPES),
+        gpu_memory_utilization=reader.fraction("gpu_memory_utilization"),
+        mem_fraction_static=reader.fraction("mem_fraction_static"),
+        kv_cache_memory=reader.number("kv_cache_memory", None, 1),
+        max_num_seqs=reader.number("max_num_seqs", None, 1),
+        max_num_batched_tokens=reader.number("max_num_batched_tokens", None, 1),
+        speculative_tokens=reader.integer("speculative_tokens", 0, 0, 64),
+        prefix_caching=reader.flag("prefix_caching", None),
+        language_model_only=bool(reader.flag("language_model_only", False)),
+        eager=bool(reader.flag("eager", False)),
+        extra_args=reader.words("extra_args"),
+        env=reader.variables("env"),
+        ray_object_store_memory=reader.integer("ray_object_store_memory", 1024**3, 80 * 1024**2),
+        start_timeout=reader.integer("start_timeout", 1800, 1),
+        join_timeout=reader.integer("join_timeout", 300, 1),
+        stop_grace=reader.integer("stop_grace", 30, 1),
+    )
+    problems = reader.problems
+    if not _address(settings.bind):
+        problems.append(f"bind is '{settings.bind}', not an address of the head (0.0.0.0 for all of them)")
+    world = settings.tensor_parallel * settings.pipeline_parallel
+    if world != len(nodes) * gpus:
+        problems.append(
+            f"tensor_parallel {settings.tensor_parallel} x pipeline_parallel {settings.pipeline_parallel} needs {world} GPUs, "
+            f"but the play has {len(nodes)} node(s) with {gpus} each ({', '.join(node.name for node in nodes)}); was it limited?"
+        )
+    for word in settings.extra_args:
+        name = word.split("=", 1)[0]
+        if name in engine.STRUCTURAL:
+            hint = "the variable for the API key, which keeps it out of every command line" if "api-key" in name else "the variable for it"
+            problems.append(f"extra_args has {name}, which the role sets itself; use {hint}")
+    ports = (settings.port, settings.ray_port, settings.rendezvous_port, settings.control_port)
+    if len(set(ports)) < len(ports):
+        problems.append(f"port, ray_port, rendezvous_port and control_port must be four different ones, not {', '.join(map(str, ports))}")
+    problems += engine.check(settings, nodes)
+    if problems:
+        raise PlanError("; ".join(problems))
+    return settings
+
+
+def _node(rank: int, raw: Mapping[str, Any]) -> Node:
+    try:
+        return Node(
+            name=str(raw["name"]),
+            rank=rank,
+            interface=str(raw["interface"]),
+            address=str(raw["address"]),
+            rdma_devices=tuple(str(name) for name in raw.get("rdma_devices") or ()),
+            rdma_character_devices=tuple(str(name) for name in raw.get("rdma_character_devices") or ()),
+            mtu=raw.get("mtu"),
+        )
+    except KeyError as exc:
+        raise PlanError(f"a node of the group lacks {exc}: give what unimem.dgx_spark.fabric_of returned, and its name") from exc
+
+
+def _lasting(value: Any) -> Any:
+    """Without what matters only while a group starts or stops, and with plain types only: what the hash is taken of."""
+    if isinstance(value, Mapping):
+        return {str(key): _lasting(entry) for key, entry in value.items() if key not in ("timeout", "start_timeout", "join_timeout", "grace")}
+    if isinstance(value, (list, tuple)):
+        return [_lasting(entry) for entry in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], container: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What each rank of a group runs.
+
+    ``settings``: the role's variables without their prefix. ``nodes``: the head first; for each its name and what
+    ``fabric_of`` returned for it. ``container``: whatever else makes the containers what they are (image, limits, programs), for the hash.
+    Returns ``engine``, ``world``, ``spec``, ``served_model_name``, ``model_mount``, ``endpoint``, ``local_url``, ``api_key_variable``,
+    ``pool_path``, and ``ranks``: for each node's name ``rank``, ``role``, ``container``, ``environment``, ``devices``,
+    ``ports`` and ``file`` (what the rank's program reads). The API key's value is in none of them.
+    Raises PlanError with all that is wrong with the settings.
+    """
+    if not nodes:
+        raise PlanError("the group has no node")
+    members = [_node(rank, raw) for rank, raw in enumerate(nodes)]
+    if len({member.name for member in members}) != len(members):
+        raise PlanError("a node is in the group twice")
+    engine = find_engine(settings.get("engine"))
+    wanted = _settings(settings, engine, members)
+    deployment = str(settings.get("deployment") or "default")
+    if not re.fullmatch(_DEPLOYMENT, deployment):
+        raise PlanError(f"deployment is '{deployment}', which is not of the form {_DEPLOYMENT}")
+    head = members[0]
+    ranks: dict[str, dict[str, Any]] = {}
+    for member in members:
+        ranks[member.name] = {
+            "rank": member.rank,
+            "role": member.role,
+            "container": container_name(deployment, member.rank),
+            "address": member.address,
+            "environment": {**engine.environment(wanted, members, member), **wanted.env},
+            "devices": ["/dev/infiniband"] if member.rdma_devices and member.rdma_character_devices else [],
+            "ports": {str(port): purpose for port, purpose in engine.ports(wanted, members, member).items()},
+            "file": {
+                "rank": member.rank,
+                "world": len(members),
+                "role": f"{member.role} {member.name}",
+                "control": {"address": head.address, "port": wanted.control_port},
+                "steps": engine.steps(wanted, members, member),
+                "ready": {"url": engine.ready_url(wanted)},
+                "ready_file": READY_FILE,
+                "start_timeout": wanted.start_timeout,
+                "join_timeout": wanted.join_timeout,
+                "grace": wanted.stop_grace,
+                "secrets": [engine.API_KEY],
+            },
+        }
+    local = engine.ready_url(wanted).rsplit("/", 1)[0]
+    shown = head.address if wanted.bind in ("0.0.0.0", "::") else wanted.bind
+    endpoint = f"http://{'[' + shown + ']' if ':' in shown else shown}:{wanted.port}/v1"
+    identity = {"deployment": deployment, "engine": wanted.engine, "ranks": ranks, "container": container or {}, "key": _key(settings, deployment)}
+    return {
+        "engine": wanted.engine,
+        "deployment": deployment,
+        "world": len(members),
+        "spec": _digest(_lasting(identity))[:32],
+        "served_model_name": wanted.served_model_name,
+        "model_path": wanted.model_path,
+        "model_mount": model_mount(wanted.model_path),
+        "endpoint": endpoint,
+        "local_url": local,
+        "api_key_variable": engine.API_KEY if wanted.has_api_key else None,
+        "pool_path": engine.pool_path(),
+        "stop_timeout": wanted.stop_grace * 2 + 15,
+        "ranks": ranks,
+    }
+
+
+def _key(settings: Mapping[str, Any], deployment: str) -> str | None:
+    """Another key is another group, but a label must not help to guess the key: a slow hash."""
+    key = settings.get("api_key")
+    if not key:
+        return None
+    return hashlib.pbkdf2_hmac("sha256", str(key).encode(), f"unimem:{deployment}".encode(), 200_000).hex()
+
+
+def group_state(plan: Mapping[str, Any], containers: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """What of a deployment is there, from each node's list of containers (as the Docker API lists them).
+
+    ``state`` is ``absent``, ``current`` (every rank runs, all of one launch, exactly as wanted) or ``stale`` with ``why``;
+    ``launch_id`` is the running launch's when current; ``containers`` maps each node to the names found there.
+    """
+    label = "io.unimem."
+    names: dict[str, list[str]] = {}
+    why: list[str] = []
+    launches: set[str] = set()
+    for node, rank in plan["ranks"].items():
+        mine = [entry for entry in containers.get(node) or [] if (entry.get("Labels") or {}).get(label + "deployment") == plan["deployment"]]
+        names[node] = sorted(str(name).lstrip("/") for entry in mine for name in (entry.get("Names") or [entry.get("Id")])[:1])
+        if not mine:
+            why.append(f"rank {rank['rank']} is not there on {node}")
+            continue
+        if len(mine) > 1:
+            why.append(f"{node} has {len(mine)} ranks of it: {', '.join(names[node])}")
+        for entry in mine:
+            labels = entry.get("Labels") or {}
+            launches.add(str(labels.get(label + "launch-id")))
+            if entry.get("State") != "running":
+                why.append(f"rank {labels.get(label + 'rank')} on {node} is {entry.get('State')}")
+            elif labels.get(label + "spec") != plan["spec"]:
+                why.append(f"rank {labels.get(label + 'rank')} on {node} was started with other settings")
+            elif str(labels.get(label + "rank")) != str(rank["rank"]):
+                why.append(f"{node} runs rank {labels.get(label + 'rank')}, not {rank['rank']}")
+    if not any(names.values()):
+        return {"state": "absent", "why": [], "launch_id": None, "containers": names}
+    if len(launches) > 1:
+        why.append(f"the ranks are of {len(launches)} launches: {', '.join(sorted(launches))}")
+    return {
+        "state": "stale" if why else "current",
+        "why": why,
+        "launch_id": None if why else next(iter(launches)),
+        "containers": names,
+    }
+
+
+def kv_pool(text: str, engine: str, context_length: Any = None) -> dict[str, Any]:
+    """The KV pool as the engine tells it; ``tokens`` is completed from the concurrency where only that is told."""
+    pool = find_engine(engine).pool(text)
+    if pool["tokens"] is None and pool["max_concurrency"] is not None and context_length:
+        pool["tokens"] = int(pool["max_concurrency"] * int(context_length))
+    return pool

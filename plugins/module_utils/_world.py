@@ -1,0 +1,631 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# PRIVATE to this collection: it can change at any time without notice.
+
+"""Everything the logic reads of a machine goes through a World, so that a recorded or invented machine can stand in for a real one.
+
+A reading never raises: what cannot be read is None (or empty, or a result that says so), and ``World.reasons`` says why.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import socket
+import time
+import typing as t
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._child import Child, start_command, start_function
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import mask_argv, mask_command
+
+#: The one file of a recorded node, and the version of its layout.
+RECORDING_FILE = "node.json"
+RECORDING_FORMAT = 1
+
+#: No text that is read here is longer in practice; a larger one is cut, so that a strange file cannot fill the memory.
+MAX_TEXT = 4 * 1024 * 1024
+
+
+class WorldError(ValueError):
+    """A recorded node cannot be used; the text is a sentence for the user."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a command did. ``missing``: there is no such program. ``timed_out``: it was ended, or abandoned, at its deadline."""
+
+    rc: int
+    stdout: str = ""
+    stderr: str = ""
+    timed_out: bool = False
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a function said that ran in a child process: its dictionary, or the reason why there is none."""
+
+    data: dict[str, t.Any] | None = None
+    error: str | None = None
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class Response:
+    """Answer to a GET over a UNIX socket. ``status`` is None when there was no answer; ``error`` then says why."""
+
+    status: int | None = None
+    body: str = ""
+    error: str | None = None
+
+
+class PendingRun(t.Protocol):
+    """A command under way."""
+
+    def finish(self) -> RunResult:
+        """Wait for the command, at most until its deadline."""
+
+
+class PendingProbe(t.Protocol):
+    """A function under way in a child process."""
+
+    def finish(self) -> ProbeResult:
+        """Wait for the function, at most until its deadline."""
+
+
+class World(t.Protocol):
+    """The readings of one machine. Paths are absolute; times are seconds."""
+
+    #: path, command or socket -> why it could not be read (the last time it was tried)
+    reasons: dict[str, str]
+
+    def read_text(self, path: str, timeout: float | None = None) -> str | None:
+        """Text of a file; None when it is absent or unreadable. With a timeout the read cannot block this process."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """Sorted names in a directory; empty when it is absent or unreadable."""
+
+    def read_link(self, path: str) -> str | None:
+        """Target of a symbolic link; None when it is absent or unreadable."""
+
+    def process_table(self) -> dict[int, str]:
+        """The visible processes: pid -> comm (at most 15 characters, chosen by the process)."""
+
+    def user_name(self, uid: int) -> str | None:
+        """Name of a user; None when the machine does not know the uid."""
+
+    def effective_uid(self) -> int:
+        """The uid these readings are made with."""
+
+    def start(self, argv: Sequence[str], timeout: float) -> PendingRun:
+        """Start a command, without a shell."""
+
+    def run(self, argv: Sequence[str], timeout: float) -> RunResult:
+        """Run a command, without a shell, for at most ``timeout`` seconds."""
+
+    def start_probe(self, name: str, function: Callable[[], dict[str, t.Any]], timeout: float) -> PendingProbe:
+        """Start a function that returns a JSON-able dictionary in a child process of its own."""
+
+    def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
+        """HTTP GET over a UNIX socket."""
+
+    def monotonic(self) -> float:
+        """A clock that never goes back."""
+
+
+@dataclass(frozen=True)
+class _DoneRun:
+    result: RunResult
+
+    def finish(self) -> RunResult:
+        return self.result
+
+
+@dataclass(frozen=True)
+class _DoneProbe:
+    result: ProbeResult
+
+    def finish(self) -> ProbeResult:
+        return self.result
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "no such file"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "permission denied"
+    if error.errno == errno.ESRCH:
+        return "the process has ended"
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+class Deadline:
+    """Seconds left of a time that several readings share."""
+
+    def __init__(self, world: World, seconds: float) -> None:
+        self._world = world
+        self._end = world.monotonic() + max(0.0, seconds)
+
+    def left(self, at_most: float | None = None) -> float:
+        """Seconds left, never negative, and never more than ``at_most``."""
+        left = max(0.0, self._end - self._world.monotonic())
+        return left if at_most is None else min(left, at_most)
+
+
+class LiveWorld:
+    """This machine. ``root`` is put before every path of a file (for a mounted or prepared tree)."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.reasons: dict[str, str] = {}
+        self._root = root.rstrip("/")
+
+    def _path(self, path: str) -> str:
+        return self._root + path
+
+    def read_text(self, path: str, timeout: float | None = None) -> str | None:
+        """See World."""
+        if timeout is None:
+            return self._read(path)
+        result = self.start_probe("read", lambda: {"text": self._read(path), "reason": self.reasons.get(path)}, timeout).finish()
+        if result.data is None:
+            self.reasons[path] = result.error or "unreadable"
+            return None
+        if result.data["text"] is None:
+            self.reasons[path] = str(result.data["reason"])
+        return t.cast("str | None", result.data["text"])
+
+    def _read(self, path: str) -> str | None:
+        try:
+            with open(self._path(path), "rb", buffering=0) as stream:
+                # In pieces: /proc/sys refuses to fill a large buffer.
+                data = b""
+                while len(data) < MAX_TEXT:
+                    chunk = stream.read(65536)
+                    if not chunk:
+                        break
+                    data += chunk
+        except OSError as error:
+            self.reasons[path] = _why(error)
+            return None
+        self.reasons.pop(path, None)
+        return data.decode("utf-8", "replace")
+
+    def list_dir(self, path: str) -> list[str]:
+        """See World."""
+        try:
+            names = os.listdir(self._path(path))
+        except OSError as error:
+            self.reasons[path] = _why(error)
+            return []
+        self.reasons.pop(path, None)
+        return sorted(names)
+
+    def read_link(self, path: str) -> str | None:
+        """See World."""
+        try:
+            target = os.readlink(self._path(path))
+        except OSError as error:
+            self.reasons[path] = _why(error)
+            return None
+        self.reasons.pop(path, None)
+        return target
+
+    def process_table(self) -> dict[int, str]:
+        """See World."""
+        table: dict[int, str] = {}
+        for name in self.list_dir("/proc"):
+            if name.isdigit():
+                comm = self._read(f"/proc/{name}/comm")
+                if comm is not None:
+                    table[int(name)] = comm.rstrip("\n")
+        return table
+
+    def user_name(self, uid: int) -> str | None:
+        """See World."""
+        try:
+            return pwd.getpwuid(uid).pw_name
+        except (KeyError, OverflowError):
+            return None
+
+    def effective_uid(self) -> int:
+        """See World."""
+        return os.geteuid()
+
+    def start(self, argv: Sequence[str], timeout: float) -> PendingRun:
+        """See World."""
+        child = start_command(argv, time.monotonic() + timeout)
+        if child is None:
+            self.reasons[argv[0]] = "no such program"
+            return _DoneRun(RunResult(rc=127, missing=True))
+        return _LiveRun(child)
+
+    def run(self, argv: Sequence[str], timeout: float) -> RunResult:
+        """See World."""
+        return self.start(argv, timeout).finish()
+
+    def start_probe(self, name: str, function: Callable[[], dict[str, t.Any]], timeout: float) -> PendingProbe:
+        """See World."""
+        return _LiveProbe(name, start_function(function, time.monotonic() + timeout), timeout)
+
+    def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
+        """See World. HTTP/1.0, so that the answer ends where the connection ends; that needs no HTTP library."""
+        end = time.monotonic() + timeout
+        chunks: list[bytes] = []
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(max(0.01, timeout))
+                connection.connect(self._path(socket_path))
+                connection.sendall(f"GET {url_path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode("ascii"))
+                size = 0
+                while size < MAX_TEXT:
+                    connection.settimeout(max(0.01, end - time.monotonic()))
+                    chunk = connection.recv(65536)
+                    if not chunk:
+                        break
+                    chunks.append(chunk)
+                    size += len(chunk)
+        except socket.timeout:
+            return Response(error=f"no answer within {timeout:.1f} s")
+        except OSError as error:
+            return Response(error=_why(error))
+        except UnicodeEncodeError:
+            return Response(error="the request is not ASCII")
+        return parse_response(b"".join(chunks))
+
+    def monotonic(self) -> float:
+        """See World."""
+        return time.monotonic()
+
+
+def parse_response(data: bytes) -> Response:
+    """Split an HTTP answer that ended with its connection into status and body."""
+    head, separator, body = data.partition(b"\r\n\r\n")
+    words = head.split(b"\r\n", 1)[0].split(None, 2)
+    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+        return Response(error="the answer is not HTTP")
+    return Response(status=int(words[1]), body=body.decode("utf-8", "replace"))
+
+
+@dataclass
+class _LiveRun:
+    child: Child
+
+    def finish(self) -> RunResult:
+        outcome = self.child.finish()
+        return RunResult(
+            rc=outcome.rc,
+            stdout=outcome.stdout[:MAX_TEXT].decode("utf-8", "replace"),
+            stderr=outcome.stderr[:MAX_TEXT].decode("utf-8", "replace"),
+            timed_out=outcome.timed_out,
+        )
+
+
+@dataclass
+class _LiveProbe:
+    name: str
+    child: Child
+    timeout: float
+
+    def finish(self) -> ProbeResult:
+        outcome = self.child.finish()
+        if outcome.timed_out:
+            return ProbeResult(error=f"no answer within {self.timeout:g} s", timed_out=True)
+        try:
+            answer = json.loads(outcome.stdout)
+        except ValueError:
+            return ProbeResult(error=f"the child process for {self.name} ended with status {outcome.rc} and no answer")
+        if "error" in answer:
+            return ProbeResult(error=str(answer["error"]))
+        return ProbeResult(data=answer["data"])
+
+
+@dataclass
+class FakeWorld:
+    """A machine made of texts. Directories follow from the files; what was not given does not exist on it."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[tuple[str, ...], RunResult] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
+    responses: Mapping[tuple[str, str], Response] = field(default_factory=dict)
+    users: Mapping[int, str] = field(default_factory=lambda: {0: "root"})
+    uid: int = 0
+    clock: Callable[[], float] = lambda: 0.0
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def read_text(self, path: str, timeout: float | None = None) -> str | None:
+        """See World."""
+        text = self.files.get(path)
+        if text is None:
+            self.reasons.setdefault(path, "no such file")
+        return text
+
+    def list_dir(self, path: str) -> list[str]:
+        """See World."""
+        prefix = path.rstrip("/") + "/"
+        names = {known[len(prefix) :].split("/", 1)[0] for known in [*self.files, *self.links, *(key[0] for key in self.responses)] if known.startswith(prefix)}
+        if not names:
+            self.reasons.setdefault(path, "no such file")
+        return sorted(names)
+
+    def read_link(self, path: str) -> str | None:
+        """See World."""
+        target = self.links.get(path)
+        if target is None:
+            self.reasons.setdefault(path, "no such file")
+        return target
+
+    def process_table(self) -> dict[int, str]:
+        """See World."""
+        pids = (int(name) for name in self.list_dir("/proc") if name.isdigit())
+        return {pid: self.files[f"/proc/{pid}/comm"].rstrip("\n") for pid in sorted(pids) if f"/proc/{pid}/comm" in self.files}
+
+    def user_name(self, uid: int) -> str | None:
+        """See World."""
+        return self.users.get(uid)
+
+    def effective_uid(self) -> int:
+        """See World."""
+        return self.uid
+
+    def start(self, argv: Sequence[str], timeout: float) -> PendingRun:
+        """See World."""
+        result = self.commands.get(tuple(argv))
+        if result is None:
+            self.reasons.setdefault(argv[0], "no such program")
+            result = RunResult(rc=127, missing=True)
+        return _DoneRun(result)
+
+    def run(self, argv: Sequence[str], timeout: float) -> RunResult:
+        """See World."""
+        return self.start(argv, timeout).finish()
+
+    def start_probe(self, name: str, function: Callable[[], dict[str, t.Any]], timeout: float) -> PendingProbe:
+        """See World. The function is never called: a machine made of texts answers with what was recorded."""
+        return _DoneProbe(self.probes.get(name, ProbeResult(error=f"{name} was not recorded")))
+
+    def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
+        """See World."""
+        return self.responses.get((socket_path, url_path), Response(error="no such file"))
+
+    def monotonic(self) -> float:
+        """See World."""
+        return self.clock()
+
+
+class RecordingWorld:
+    """Passes every reading through and keeps a copy, secrets masked; ``recording()`` is what ReplayWorld reads."""
+
+    def __init__(self, inner: World) -> None:
+        self._inner = inner
+        self.reasons = inner.reasons
+        self._files: dict[str, list[str]] = {}
+        self._links: dict[str, str] = {}
+        self._directories: dict[str, list[str]] = {}
+        self._processes: dict[str, str] = {}
+        self._users: dict[str, str] = {}
+        self._commands: list[dict[str, t.Any]] = []
+        self._probes: dict[str, dict[str, t.Any]] = {}
+        self._responses: list[dict[str, t.Any]] = []
+        self._failures: dict[str, str] = {}
+
+    def _failed(self, path: str) -> None:
+        reason = self.reasons.get(path)
+        if reason:
+            self._failures[path] = reason
+
+    def read_text(self, path: str, timeout: float | None = None) -> str | None:
+        """See World."""
+        text = self._inner.read_text(path, timeout)
+        if text is None:
+            self._failed(path)
+        else:
+            # Lists of lines, because a diff of a recorded node is then readable; joining them gives the text back exactly.
+            masked = "\0".join(mask_argv(text.split("\0"))) if path.endswith("/cmdline") else text
+            self._files[path] = masked.split("\n")
+        return text
+
+    def list_dir(self, path: str) -> list[str]:
+        """See World."""
+        names = self._inner.list_dir(path)
+        self._directories[path] = names
+        if not names:
+            self._failed(path)
+        return names
+
+    def read_link(self, path: str) -> str | None:
+        """See World."""
+        target = self._inner.read_link(path)
+        if target is None:
+            self._failed(path)
+        else:
+            self._links[path] = target
+        return target
+
+    def process_table(self) -> dict[int, str]:
+        """See World."""
+        table = self._inner.process_table()
+        self._processes = {str(pid): comm for pid, comm in table.items()}
+        return table
+
+    def user_name(self, uid: int) -> str | None:
+        """See World."""
+        name = self._inner.user_name(uid)
+        if name is not None:
+            self._users[str(uid)] = name
+        return name
+
+    def effective_uid(self) -> int:
+        """See World."""
+        return self._inner.effective_uid()
+
+    def start(self, argv: Sequence[str], timeout: float) -> PendingRun:
+        """See World."""
+        return _RecordedRun(self._inner.start(argv, timeout), lambda result: self._ran(argv, result))
+
+    def _ran(self, argv: Sequence[str], result: RunResult) -> None:
+        self._commands.append(
+            {
+                "argv": list(argv),
+                "rc": result.rc,
+                "stdout": [mask_command(line) for line in result.stdout.split("\n")],
+                "stderr": [mask_command(line) for line in result.stderr.split("\n")],
+                "timed_out": result.timed_out,
+                "missing": result.missing,
+            }
+        )
+
+    def run(self, argv: Sequence[str], timeout: float) -> RunResult:
+        """See World."""
+        return self.start(argv, timeout).finish()
+
+    def start_probe(self, name: str, function: Callable[[], dict[str, t.Any]], timeout: float) -> PendingProbe:
+        """See World."""
+        return _RecordedProbe(self._inner.start_probe(name, function, timeout), lambda result: self._probed(name, result))
+
+    def _probed(self, name: str, result: ProbeResult) -> None:
+        self._probes[name] = {"data": result.data, "error": result.error, "timed_out": result.timed_out}
+
+    def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
+        """See World."""
+        response = self._inner.request(socket_path, url_path, timeout)
+        self._responses.append(
+            {"socket": socket_path, "path": url_path, "status": response.status, "body": _without_secrets(response.body), "error": response.error}
+        )
+        return response
+
+    def monotonic(self) -> float:
+        """See World."""
+        return self._inner.monotonic()
+
+    def recording(self) -> dict[str, t.Any]:
+        """Everything read so far, ready for JSON."""
+        return {
+            "format": RECORDING_FORMAT,
+            "uid": self.effective_uid(),
+            "files": self._files,
+            "links": self._links,
+            "directories": self._directories,
+            "processes": self._processes,
+            "users": self._users,
+            "commands": self._commands,
+            "probes": self._probes,
+            "responses": self._responses,
+            "failures": self._failures,
+        }
+
+
+@dataclass
+class _RecordedRun:
+    inner: PendingRun
+    done: Callable[[RunResult], None]
+
+    def finish(self) -> RunResult:
+        result = self.inner.finish()
+        self.done(result)
+        return result
+
+
+@dataclass
+class _RecordedProbe:
+    inner: PendingProbe
+    done: Callable[[ProbeResult], None]
+
+    def finish(self) -> ProbeResult:
+        result = self.inner.finish()
+        self.done(result)
+        return result
+
+
+#: What is used of a container's description. The rest (environment, mounts, commands) can hold secrets and is never kept.
+_CONTAINER_PARTS: dict[str, tuple[str, ...]] = {
+    "": ("Id", "Name", "Created", "Image"),
+    "State": ("Status", "Running", "Pid", "StartedAt"),
+    "HostConfig": ("RestartPolicy", "AutoRemove", "PidMode"),
+    "Config": ("Image",),
+}
+_LABEL_PREFIXES = ("com.docker.compose.", "io.unimem.", "io.podman.", "PODMAN_SYSTEMD_UNIT")
+
+
+def _without_secrets(body: str) -> t.Any:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    kept: dict[str, t.Any] = {name: document[name] for name in _CONTAINER_PARTS[""] if name in document}
+    for part in ("State", "HostConfig", "Config"):
+        inner = document.get(part)
+        if isinstance(inner, dict):
+            kept[part] = {name: inner[name] for name in _CONTAINER_PARTS[part] if name in inner}
+    config = document.get("Config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    if isinstance(labels, dict):
+        kept.setdefault("Config", {})["Labels"] = {name: value for name, value in labels.items() if str(name).startswith(_LABEL_PREFIXES)}
+    return kept
+
+
+class ReplayWorld(FakeWorld):
+    """A recorded machine, read from a directory that holds ``node.json``. WorldError when it cannot be used."""
+
+    def __init__(self, directory: str) -> None:
+        path = os.path.join(directory, RECORDING_FILE)
+        try:
+            with open(path, encoding="utf-8") as stream:
+                node = json.load(stream)
+        except OSError as error:
+            raise WorldError(
+                f"{path} cannot be read ({_why(error)}); a recorded node is a directory that holds {RECORDING_FILE}, as record.yml writes it."
+            ) from error
+        except ValueError as error:
+            raise WorldError(f"{path} is not JSON: {error}.") from error
+        if not isinstance(node, dict) or node.get("format") != RECORDING_FORMAT:
+            raise WorldError(f"{path} is not a recorded node of format {RECORDING_FORMAT}; record the node again with this version of the collection.")
+        try:
+            super().__init__(
+                files={name: "\n".join(lines) for name, lines in node.get("files", {}).items()},
+                links=dict(node.get("links", {})),
+                commands={
+                    tuple(run["argv"]): RunResult(
+                        rc=int(run["rc"]),
+                        stdout="\n".join(run.get("stdout", [])),
+                        stderr="\n".join(run.get("stderr", [])),
+                        timed_out=bool(run.get("timed_out", False)),
+                        missing=bool(run.get("missing", False)),
+                    )
+                    for run in node.get("commands", [])
+                },
+                probes={
+                    name: ProbeResult(probe.get("data"), probe.get("error"), bool(probe.get("timed_out"))) for name, probe in node.get("probes", {}).items()
+                },
+                responses={
+                    (answer["socket"], answer["path"]): Response(
+                        answer.get("status"), "" if answer.get("body") is None else json.dumps(answer["body"]), answer.get("error")
+                    )
+                    for answer in node.get("responses", [])
+                },
+                users={int(uid): str(name) for uid, name in node.get("users", {}).items()},
+                uid=int(node.get("uid", 0)),
+                reasons={str(name): str(reason) for name, reason in node.get("failures", {}).items()},
+            )
+            self._directories = {str(name): [str(entry) for entry in names] for name, names in node.get("directories", {}).items()}
+            self._processes = {int(pid): str(comm) for pid, comm in node.get("processes", {}).items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise WorldError(f"{path} is damaged ({type(error).__name__}: {error}); record the node again.") from error
+
+    def list_dir(self, path: str) -> list[str]:
+        """See World."""
+        if path in self._directories:
+            return list(self._directories[path])
+        return super().list_dir(path)
+
+    def process_table(self) -> dict[int, str]:
+        """See World."""
+        return dict(self._processes) or super().process_table()

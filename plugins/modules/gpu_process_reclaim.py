@@ -1,0 +1,346 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_process_reclaim
+short_description: Make room in GPU memory by stopping listed services, prove it, and put them back
+version_added: 0.1.0
+author:
+  - the unimem.dgx_spark authors (@unimem)
+description:
+  - Stops systemd units, containers and processes that hold GPU memory, in the order in which they are listed and no more than
+    O(need) asks for, waits until the memory is measured to be back, looks again, and says what came of it in RV(verdict).
+  - What restarts a thing is found and stopped first. A unit that runs a container comes before the container, sockets, timers and
+    paths before the service that they start, and the restart policy of a container is set to V(no) before the container is stopped.
+    Containers are stopped and never removed.
+  - What was running is written to a journal on the node, and synced, before the first stop. O(state=restored) puts units,
+    containers, restart policies and enablement back as they were, and nothing that was not running.
+  - A unit that is enabled is disabled for as long as it is evicted. Otherwise it would start at the next boot and fill the memory
+    before the model does.
+  - What nobody listed is never touched. Neither are, whatever is listed, pid 1, kernel threads, the ssh server, container and init
+    daemons, display servers and desktops, NVIDIA's persistence, MPS and monitoring daemons, Kubernetes pods, and this run itself.
+  - In doubt nothing is stopped, and the reason is returned.
+options:
+  state:
+    description:
+      - V(report) touches nothing. It tells what O(state=freed) would do, and who holds GPU memory.
+      - V(freed) makes room.
+      - V(restored) puts back what the journal says was running before.
+    type: str
+    choices: [report, freed, restored]
+    default: report
+  stop:
+    description:
+      - What may be stopped, in this order. With O(state=restored), the entries of the journal to put back; all when empty.
+      - Each is a kind and a name, in which shell globs are allowed. V(unit:vllm-embeddings.service), V(container:vllm_embeddings),
+        V(process:llama-server*) or V(user:alice).
+      - V(process:) matches the name of a process or the basename of its first argument or executable. V(process:) and V(user:) match
+        only processes that the driver lists. They act on the service unit or container that owns the process, if all of its GPU
+        processes match, and else on a process that belongs to neither.
+      - A pattern that matches everything is refused when O(need=0).
+    type: list
+    elements: str
+    default: []
+  protect:
+    description:
+      - What must not be stopped, as in O(stop). It wins over O(stop), and protects all that would have to be stopped together.
+    type: list
+    elements: str
+    default: []
+  need:
+    description:
+      - Memory that a new CUDA process must be able to get, in bytes or as text with a unit such as V(95.8 GiB). As soon as that much is
+        there, nothing more is stopped. If all that matches would not reach it, nothing is stopped at all.
+      - With V(0) all that matches is stopped.
+    type: raw
+    default: 0
+  kill_leftovers:
+    description:
+      - Send SIGKILL to what has not ended O(grace) seconds after it was asked to, if it matched O(stop) or belonged to a unit or
+        container that did. Nothing else is ever sent SIGKILL.
+      - Without it, what does not end by itself stays, and the verdict is V(still_held). What systemd does at the end of a unit's own
+        stop timeout is the unit's own matter.
+    type: bool
+    default: false
+  drop_page_cache:
+    description:
+      - Evict the page cache too, where that helps. On a unified-memory machine it counts as used for a CUDA process. The files in
+        O(cache_paths) come first. The whole cache is dropped only where that was not enough, and only by root.
+    type: bool
+    default: false
+  cache_paths:
+    description:
+      - Files, and directories of files, whose page cache is evicted first with O(drop_page_cache=true), such as the directory of a
+        model that was just copied. This needs no root.
+    type: list
+    elements: path
+    default: []
+  grace:
+    description: Seconds from asking a process or container to end to SIGKILL, or to giving up.
+    type: int
+    default: 30
+  timeout:
+    description: Seconds for the whole.
+    type: int
+    default: 300
+  rounds:
+    description: How often to look again for what matches, since some of it shows up only after something else was stopped.
+    type: int
+    default: 3
+  restore:
+    description:
+      - When what a selector of O(stop) matches is put back. A dictionary from selectors to V(on_failure) (whenever it is asked for), V(on_undeploy)
+        (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
+      - V(never) says that it may be lost. Without it, transient units and containers started with C(--rm) that nothing recreates are
+        not stopped. A process can never be restored.
+      - The default for each selector is V(on_failure).
+    type: dict
+    default: {}
+  reason:
+    description: Why things are restored, see O(restore). V(any) restores all but V(never).
+    type: str
+    choices: [any, failure, undeploy]
+    default: any
+  journal:
+    description:
+      - Path of the journal on the node. Use one for each deployment. It is added to, never overwritten. Its directory belongs to the
+        user that runs the module, with mode C(0700), and is made if it is missing.
+    type: path
+    default: /var/lib/unimem/default.json
+extends_documentation_fragment:
+  - unimem.dgx_spark._attributes
+  - unimem.dgx_spark._attributes.actiongroup_gpu
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Returns the plan for all that is visible when it is made, in RV(actions). What shows up later carries a later round.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+notes:
+  - Stopping units needs root, using a container engine needs root or the engine's group, and signalling processes of another user
+    needs root. O(state=report) needs none of them, and says what it could not see.
+  - One run at a time on a node. A second one fails and says who holds the lock.
+  - systemd is not made to reload its configuration, since that can take the GPU away from other containers on the node.
+  - Processes are signalled through a pidfd after their start time was compared, which needs Linux 5.3 and Python 3.9.
+seealso:
+  - module: unimem.dgx_spark.gpu_memory_facts
+  - module: unimem.dgx_spark.unified_mem_budget
+"""
+
+EXAMPLES = r"""
+---
+- name: Say who holds GPU memory, and what would be stopped
+  unimem.dgx_spark.gpu_process_reclaim:
+    stop:
+      - unit:vllm-embeddings.service
+  register: report
+
+- name: Make room for a model shard, stopping no more than that needs
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: freed
+    need: 95.8 GiB
+    stop:
+      - unit:vllm-embeddings.service
+      - process:llama-server*
+    protect:
+      - user:alice
+    restore:
+      process:llama-server*: never
+    kill_leftovers: true
+    journal: /var/lib/unimem/qwen.json
+  become: true
+  register: evicted
+
+- name: Put back what was running
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: restored
+    journal: /var/lib/unimem/qwen.json
+  become: true
+
+- name: Stop Ollama for as long as something else is tried
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: freed
+    stop:
+      - unit:ollama.service
+    journal: /var/lib/unimem/trial.json
+  become: true
+  register: trial
+
+- name: Check that Ollama's memory came back
+  ansible.builtin.assert:
+    that:
+      - trial.verdict in ['freed', 'nothing_to_do']
+"""
+
+RETURN = r"""
+verdict:
+  description:
+    - V(reported), V(nothing_to_do), V(freed) and V(restored) are successes. With the others the task fails, and the whole result is
+      returned.
+    - V(not_enough) says that all that matches would not reach O(need), so nothing was stopped. V(not_permitted) says that something
+      may not be stopped, or that rights, the journal or the lock are missing.
+    - V(still_held) says that something did not end, or is not listed. V(respawning) says that something starts it again.
+      V(held_by_driver) says that all that held the memory is gone and the memory is not back. V(unkillable_reboot) says that a
+      process is stuck in the kernel. V(unresponsive_driver) says that the GPU driver does not answer.
+    - V(not_restored) says that something is not as it was. It stays in the journal.
+  returned: always
+  type: str
+  sample: freed
+message:
+  description: The verdict in a sentence, with its reason.
+  returned: always
+  type: str
+  sample: 101.2 GiB can be had, 95.8 GiB were wanted
+actions:
+  description: What was done, or in check mode would be, in order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    target:
+      description: Name of the unit or container, name and pid of the process, or C(page cache).
+      type: str
+    layer:
+      description: V(unit), V(container), V(process) or V(cache).
+      type: str
+    action:
+      description: V(disable), V(mask), V(stop), V(set_restart_policy_no), V(terminate) or V(drop); when restoring the reverse of them.
+      type: str
+    result:
+      description: V(planned) in check mode, else what came of it, such as V(stopped) or V(killed).
+      type: str
+    freed:
+      description: Bytes that ended with it, as far as the driver and the kernel say.
+      type: int
+    round:
+      description: The round in which it was planned, from 1.
+      type: int
+    reason:
+      description: Why it is done.
+      type: str
+    key:
+      description: What it is for good. A container by its full id, a process by its pid and start time.
+      type: str
+  sample:
+    - {target: vllm-embeddings.service, layer: unit, action: stop, result: stopped, freed: 0, round: 1}
+refused:
+  description: What matched and is not stopped, why, and the inventory line that would permit it, where there is one.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    target:
+      description: What it is.
+      type: str
+    code:
+      description: V(protected), V(takes_along), V(revived), V(lost), V(rights), V(unknown) or V(refuses).
+      type: str
+    reason:
+      description: The reason in a sentence.
+      type: str
+    selector:
+      description: The selector that matched.
+      type: str
+    permit:
+      description: The selector that would have to be listed as well.
+      type: str
+    inventory:
+      description: That as a line for C(service_eviction_services).
+      type: str
+spared:
+  description: What matched and was not needed, in the order of O(stop).
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - {target: ollama.service, selector: 'unit:ollama.service', memory: 4294967296}
+before:
+  description: The C(memory) dictionary of M(unimem.dgx_spark.gpu_memory_facts) before anything was done.
+  returned: always
+  type: dict
+after:
+  description: The same when the module ended.
+  returned: always
+  type: dict
+freed:
+  description: Bytes that a new CUDA process can get more than before.
+  returned: always
+  type: int
+  sample: 12562989056
+held_by:
+  description:
+    - The processes that the driver lists at the end, as M(unimem.dgx_spark.gpu_memory_facts) returns them, each with C(permit) and
+      C(inventory), which say what would permit stopping it.
+  returned: always
+  type: list
+  elements: dict
+trajectory:
+  description: Seconds since the start, and the bytes that a new CUDA process could get then.
+  returned: always
+  type: list
+  elements: list
+  sample: [[0.0, 95413862400], [3.1, 107976851456]]
+notes:
+  description: What else should be known, such as engines that could not be asked.
+  returned: always
+  type: list
+  elements: str
+evicted:
+  description: The open entries of the journal, that is what is evicted now.
+  returned: always
+  type: list
+  elements: dict
+journal:
+  description: Path of the journal.
+  returned: always
+  type: str
+  sample: /var/lib/unimem/default.json
+diff:
+  description: State of the units, containers and processes before and after, for diff mode.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run_module
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["report", "freed", "restored"], "default": "report"},
+            "stop": {"type": "list", "elements": "str", "default": []},
+            "protect": {"type": "list", "elements": "str", "default": []},
+            "need": {"type": "raw", "default": 0},
+            "kill_leftovers": {"type": "bool", "default": False},
+            "drop_page_cache": {"type": "bool", "default": False},
+            "cache_paths": {"type": "list", "elements": "path", "default": []},
+            "grace": {"type": "int", "default": 30},
+            "timeout": {"type": "int", "default": 300},
+            "rounds": {"type": "int", "default": 3},
+            "restore": {"type": "dict", "default": {}},
+            "reason": {"type": "str", "choices": ["any", "failure", "undeploy"], "default": "any"},
+            "journal": {"type": "path", "default": "/var/lib/unimem/default.json"},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result, failure = run_module(module.params, module.check_mode)
+    except ValueError as exc:
+        module.fail_json(msg=str(exc))
+    if failure:
+        module.fail_json(msg=failure, **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

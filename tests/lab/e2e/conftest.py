@@ -1,0 +1,43 @@
+# SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The end-to-end tests' two hosts. The lab is brought up once (a no-op where it is up) and each story starts undeployed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from .harness import ROOT, run_playbook
+
+
+def _lab(*command: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "tests" / "lab" / "lab.py"), *command], text=True, capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.exit(f"lab.py {' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}", returncode=3)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lab() -> None:
+    """Two hosts in the seed's situation."""
+    _lab("up")
+
+
+@pytest.fixture
+def full_page_cache() -> None:
+    """The page cache that a model copy leaves behind, on the worker."""
+    _lab("fill-cache")
+
+
+@pytest.fixture(scope="module")
+def undeployed() -> Iterator[None]:
+    """Nothing of ours runs before or after the tests of a module."""
+    for _when in ("before", "after"):
+        run = run_playbook("playbooks/undeploy_qwen.yml")
+        if run.rc != 0:
+            pytest.fail(f"undeploy_qwen.yml ended with {run.rc}: {run.failures}")
+        if _when == "before":
+            yield

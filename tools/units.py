@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make units`: the unit tests on both cores, and those of the modules' code on the Pythons that a node may have."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+from tools import environments, pythons
+from tools.console import Outcome, call, main, not_run, step, summary
+from tools.environments import TARGETS, Environment
+from tools.places import BUILD, ROOT
+
+MODULE_TESTS = ("tests/unit/plugins/module_utils", "tests/unit/plugins/modules")
+
+
+def units(environment: Environment, extra: list[str]) -> int:
+    """All unit tests, from this environment."""
+    return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit", *extra], environment.env(), ROOT)
+
+
+def _core_for_targets(core: Environment) -> Path:
+    """A directory with nothing but a link to ansible-core: its module_utils run on older Pythons than its controller does."""
+    place = BUILD / "target-core"
+    place.mkdir(parents=True, exist_ok=True)
+    source = sorted(core.path.glob("lib/python3*/site-packages/ansible"))[0]
+    link = place / "ansible"
+    if not link.is_symlink() or os.readlink(link) != str(source):
+        link.unlink(missing_ok=True)
+        link.symlink_to(source)
+    return place
+
+
+def target_units(core: Environment, environment: Environment, extra: list[str]) -> int:
+    """The tests of modules and module_utils on one target Python."""
+    variables = environment.env()
+    variables["PYTHONPATH"] = os.pathsep.join([str(_core_for_targets(core)), variables["PYTHONPATH"]])
+    present = [name for name in MODULE_TESTS if any((ROOT / name).glob("test_*.py"))]
+    return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *present, *extra], variables, ROOT)
+
+
+def steps(extra: list[str]) -> list[Outcome]:
+    """Both cores and every target Python; what the machine lacks is reported as not run."""
+    core = environments.development()
+    outcomes = [step(f"units, ansible-core {core.kind.core}, Python {core.python_version}", lambda: units(core, extra))]
+    if environments.available("newest") is None:
+        outcomes.append(not_run(f"units, ansible-core {environments.KINDS['newest'].core}", environments.missing("newest")))
+    else:
+        newest = environments.ensure("newest")
+        outcomes.append(step(f"units, ansible-core {newest.kind.core}, Python {newest.python_version}", lambda: units(newest, extra)))
+    for version in TARGETS:
+        title = f"units, module code on Python {version}"
+        if pythons.find(version) is None:
+            outcomes.append(not_run(title, environments.missing(f"target-{version}")))
+            continue
+        target = environments.ensure(f"target-{version}")
+        outcomes.append(step(title, functools.partial(target_units, core, target, extra)))
+    return outcomes
+
+
+def _run() -> int:
+    return summary(steps(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main(_run)
