@@ -28,13 +28,15 @@ def _belongs_to_checkout(path: Path) -> bool:
     return path.parts[0] != ".git" and path.parts[:2] != ("tests", "output")
 
 
-def copy_below(base: Path) -> Path:
+def copy_below(base: Path, without: tuple[str, ...] = ()) -> Path:
     """Bring base/ansible_collections/unimem/dgx_spark in line with the checkout; what is unchanged keeps its time stamp.
+
+    Folders in `without` (like "tests/lab/") are left out.
 
     The copy is a repository of its own: ansible-test asks git which files count, and around it lies one that ignores them all.
     """
     target = base / "ansible_collections" / NAMESPACE / NAME
-    wanted = files()
+    wanted = [name for name in files() if not name.startswith(without)]
     if not (target / ".git").is_dir():
         need(["git", "init", "--quiet", target])
     for name in wanted:

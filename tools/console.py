@@ -53,6 +53,16 @@ def need(argv: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: 
         raise ToolError(f"{Path(str(argv[0])).name} ended with status {status}; its output is above")
 
 
+def need_quietly(argv: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    """Like need(), for a command whose output matters only when it fails."""
+    words = [str(word) for word in argv]
+    say("+ " + shlex.join(words))
+    done = subprocess.run(words, check=False, env={**os.environ, **(env or {})}, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        say(done.stdout + done.stderr)
+        raise ToolError(f"{Path(words[0]).name} ended with status {done.returncode}; its output is above")
+
+
 def step(name: str, work: Callable[[], int]) -> Outcome:
     """Run one step, timed. A ToolError fails the step with its sentence; anything else is a bug and is raised."""
     say(f"\n=== {name}")

@@ -31,11 +31,12 @@ def _run() -> int:
     if lab.switched_off():
         say(f"\nThe lab does not run here: {lab.SWITCH}=off.")
         return _plan(environment)
-    if lab.control(environment, "check") != 0:
+    status = lab.control(environment, "up")
+    if status == lab.CANNOT_RUN_HERE:
         say("\nThe lab cannot run on this machine; the reason is above.")
         return _plan(environment)
-    if lab.control(environment, "up") != 0:
-        raise ToolError("the lab did not come up; its own message is above")
+    if status != 0:
+        raise ToolError("the lab did not come up; its own message is above, with the remedy")
     status = _playbook(environment, "-i", INVENTORY, "playbooks/deploy_qwen.yml")
     if status != 0:
         raise ToolError("deploy_qwen.yml failed; its own message is above. `make demo` again continues, `make lab-down` removes the hosts")

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from tools import environments
-from tools.console import ToolError, main, need, say
+from tools.console import ToolError, main, need, need_quietly, say
 from tools.dependencies import WANTED
 from tools.places import BUILD, COLLECTIONS, NAME, NAMESPACE, ROOT
 
@@ -35,12 +35,14 @@ def build(environment: environments.Environment, place: Path) -> Path:
 
 def install(environment: environments.Environment, tarball: Path, place: Path) -> dict[str, str]:
     """Install into an empty directory beside the dependencies; return the variables with which it is the only collection path."""
-    need([environment.tool("ansible-galaxy"), "collection", "install", "--offline", "--no-deps", "-p", place, tarball], environment.env())
+    # The only collection path: anywhere else, the checkout would pass for the installed collection.
+    variables = {**environment.env(), "ANSIBLE_COLLECTIONS_PATH": str(place), "PYTHONPATH": ""}
+    need([environment.tool("ansible-galaxy"), "collection", "install", "--offline", "--no-deps", "-p", place, tarball], variables)
     for name in WANTED:
         link = place / "ansible_collections" / name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(COLLECTIONS / "ansible_collections" / name)
-    return {**environment.env(), "ANSIBLE_COLLECTIONS_PATH": str(place), "PYTHONPATH": ""}
+    return variables
 
 
 def check(environment: environments.Environment) -> int:
@@ -53,7 +55,7 @@ def check(environment: environments.Environment) -> int:
     modules = [f"{prefix}.{path.stem}" for path in sorted((installed / "plugins" / "modules").glob("*.py"))]
     if not modules:
         raise ToolError("the tarball holds no module")
-    need([environment.tool("ansible-doc"), "--type", "module", "--snippet", *modules], {**variables, "PAGER": "cat"}, place)
+    need_quietly([environment.tool("ansible-doc"), "--type", "module", "--snippet", *modules], {**variables, "PAGER": "cat"}, place)
     playbooks = sorted((installed / "playbooks").glob("*.yml"))
     if not playbooks:
         raise ToolError("the tarball holds no playbook")

@@ -21,6 +21,8 @@ from tools.console import Outcome, ToolError, call, main, need, not_run, step, s
 from tools.environments import Environment
 from tools.places import BUILD, cache_dir
 
+#: The lab's programs are installed into its hosts (with a shebang, outside of Ansible) and are in no tarball; ruff and mypy look after them.
+NOT_THE_COLLECTION = ("tests/lab/",)
 GET_PIP = '''\
 # Stands in for get-pip.py: installs what ansible-test asks for (pip itself among it) with pip {version} out of its wheel.
 import os
@@ -76,7 +78,7 @@ def _variables(environment: Environment, home: Path) -> dict[str, str]:
 def sanity(environment: Environment, extra: list[str]) -> int:
     """Run every sanity test of one core on the copy."""
     base = BUILD / f"sanity-{environment.kind.core}"
-    tree = checkout.copy_below(base)
+    tree = checkout.copy_below(base, NOT_THE_COLLECTION)
     argv: list[str | Path] = [environment.tool("ansible-test"), "sanity", "--venv", "--python", environment.python_version, "--color", "no", "--truncate", "0"]
     return call([*argv, *extra], _variables(environment, _home(environment)), tree)
 
@@ -86,7 +88,7 @@ def target_imports(environment: Environment, version: str) -> int:
     python = pythons.find(version)
     if python is None:
         raise ToolError(environments.missing(f"target-{version}"))
-    tree = checkout.copy_below(BUILD / f"sanity-{environment.kind.core}")
+    tree = checkout.copy_below(BUILD / f"sanity-{environment.kind.core}", NOT_THE_COLLECTION)
     variables = _variables(environment, _home(environment))
     variables["PATH"] += f"{os.pathsep}{python.parent}"
     argv: list[str | Path] = [environment.tool("ansible-test"), "sanity", "--test", "compile", "--test", "import", "--color", "no"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from tools import environments, lab
-from tools.console import ToolError, main, step, summary
+from tools.console import PASSED, ToolError, main, step, summary
 
 
 def _run() -> int:
@@ -22,7 +22,7 @@ def _run() -> int:
     environment = environments.development()
     outcomes = [step("lab, up", lambda: lab.control(environment, "up"))]
     try:
-        if not outcomes[0].note:
+        if outcomes[0].state == PASSED:
             for number in range(1, rounds + 1):
                 outcomes.append(step(f"round {number} of {rounds}", lambda: lab.end_to_end(environment, "-m", "not soak")))
             outcomes.append(step("tests marked soak", lambda: lab.marked(environment, "soak")))

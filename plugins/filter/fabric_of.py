@@ -55,12 +55,13 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - For each node a dictionary with C(interface), C(address), C(prefix), C(network), C(mtu), C(speed_mbps), C(rdma_devices) (the active ones, on
+    - For each node a dictionary with its C(name), C(interface), C(address), C(prefix), C(network), C(mtu), C(speed_mbps), C(rdma_devices) (the active ones, on
       both twins of a cable), C(rdma_inactive), C(rdma_character_devices), C(default_route), C(also) (further interfaces on the nodes'
       common subnets) and C(problems) (texts).
   type: dict
   sample:
     spark-01:
+      name: spark-01
       interface: enp1s0f0np0
       address: 192.168.100.10
       prefix: 24

@@ -57,6 +57,8 @@ class LookupModule(LookupBase):
         """Hash each directory."""
         self.set_options(var_options=variables, direct=kwargs)
         try:
-            return [tree_hash(str(term), self.get_option("salt")) for term in terms]
+            # Where a relative path leads is Ansible's to say, as for the copy module: files/ of the role or the playbook, then the playbook itself.
+            folders = [self.find_file_in_search_path(variables, "files", str(term), ignore_missing=True) or str(term) for term in terms]
+            return [tree_hash(folder, self.get_option("salt")) for folder in folders]
         except (TreeHashError, OSError) as exc:
             raise AnsibleLookupError(f"unimem.dgx_spark.tree_hash: {exc}") from exc

@@ -132,7 +132,12 @@ def summary(budget: t.Mapping[str, t.Any]) -> str:
     elif not budget["shortfall"]:
         check = budget["engine_check"]
         text += f" The engine itself would refuse: it asks {format_size(check['asked'])} and sees {format_size(check['seen'])} ({check['rule']})."
-    remedies = [remedy["message"] for remedy in budget["remedies"] if remedy["action"] != "evict_page_cache"]
+    # in a sentence only what helps enough by itself; the rest is in the result
+    remedies = [
+        remedy["message"]
+        for remedy in budget["remedies"]
+        if remedy["action"] != "evict_page_cache" and (remedy["frees"] is None or remedy["frees"] >= max(1, budget["shortfall"]))
+    ]
     return f"{text} {' '.join(remedies[:2])}".strip()
 
 

@@ -17,13 +17,15 @@ is judged by its name, its bridge membership and Docker's prefixes, not by its d
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["FabricError", "choose_fabric", "parse_interfaces", "read_interfaces", "reject_reason"]
+__all__ = ["FabricError", "choose_fabric", "parse_interfaces", "probe_peers", "read_interfaces", "reject_reason"]
 
 _SYS_NET = "/sys/class/net"
 _SYS_IB = "/sys/class/infiniband"
@@ -166,6 +168,27 @@ def read_interfaces(world: _World, ssh_connection: str = "", timeout: float = 10
     }
 
 
+def probe_peers(source: str, peers: Iterable[str], port: int, timeout: float) -> dict[str, str | None]:
+    """From an address of this node, reach each peer's: None where that works, else why it does not.
+
+    A refused connection proves the way there and back as well as an accepted one. OSError when ``source`` is not this node's.
+    """
+    result: dict[str, str | None] = {}
+    for peer in peers:
+        family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.settimeout(timeout)
+            probe.bind((source, 0))
+            try:
+                probe.connect((peer, port))
+                result[peer] = None
+            except socket.timeout:
+                result[peer] = f"no answer within {timeout:g} s"
+            except OSError as exc:
+                result[peer] = None if exc.errno == errno.ECONNREFUSED else (exc.strerror or str(exc))
+    return result
+
+
 def reject_reason(entry: Mapping[str, Any]) -> str | None:
     """Why an interface can never carry the fabric, or None when it may."""
     name = str(entry.get("name", ""))
@@ -251,7 +274,7 @@ def choose_fabric(
     ``nodes`` maps each node's name to its reading. ``subnet`` names the fabric when it cannot be told apart.
     ``management`` holds addresses or subnets that are the management network, whatever else speaks for them.
 
-    Returns for each node: ``interface``, ``address``, ``prefix``, ``network``, ``mtu``, ``speed_mbps``,
+    Returns for each node: its ``name``, ``interface``, ``address``, ``prefix``, ``network``, ``mtu``, ``speed_mbps``,
     ``rdma_devices`` (active ones, over all fabric subnets, so that both twins of a cable are used),
     ``rdma_inactive``, ``rdma_character_devices`` (below /dev/infiniband), ``default_route``, ``also`` (other usable
     interfaces of the nodes' common subnets) and ``problems`` (texts that a preflight turns into a failure).
@@ -332,6 +355,7 @@ def choose_fabric(
                     if device["device"] not in target:
                         target.append(device["device"])
         result[node] = {
+            "name": node,
             "interface": entry["name"],
             "address": pairs[0]["address"],
             "prefix": pairs[0]["prefix"],

@@ -140,6 +140,9 @@ class _Gathering:
             self._reasons[f"gpus.{device['index']}.memory_total"] = "the driver reports the machine's pool or a part of it; the GPU has no memory of its own"
         gpu: dict[str, t.Any] = {field: device[field] for field in _GPU_FIELDS}  # type: ignore[literal-required]
         gpu["driver_version"] = reading["driver_version"]
+        for field, value in gpu.items():
+            if value is None:
+                self._reasons.setdefault(f"gpus.{device['index']}.{field}", "the driver gives no value that makes sense")
         return gpu
 
     def _own_memory(self, memory: dict[str, int | None], reading: Reading) -> None:

@@ -57,7 +57,7 @@ def fragmentation_figures(orders: list[int], page_size: int) -> dict[str, t.Any]
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdigit() else None
+    return int(text) if text and text.strip().isdecimal() else None
 
 
 def read_fragmentation(world: World, page_size: int) -> tuple[dict[str, t.Any] | None, str | None]:
@@ -65,10 +65,10 @@ def read_fragmentation(world: World, page_size: int) -> tuple[dict[str, t.Any] |
     text = world.read_text("/proc/buddyinfo")
     orders = parse_buddyinfo(text or "")
     if not orders:
-        # Since Linux 6.9 or so some distributions let only root read it.
+        # Some kernels let only root read it.
         return None, f"/proc/buddyinfo: {world.reasons.get('/proc/buddyinfo') or 'it lists no zone'}"
     figures = fragmentation_figures(orders, page_size)
-    counters = dict(line.split(None, 1) for line in (world.read_text("/proc/vmstat") or "").splitlines() if line.startswith("compact_"))
+    counters = dict(re.findall(r"^(compact_\w+) (\d+)$", world.read_text("/proc/vmstat") or "", re.MULTILINE))
     for name in ("compact_stall", "compact_fail", "compact_success"):
         figures[name] = _number(counters.get(name))
     minimum = _number(world.read_text("/proc/sys/vm/min_free_kbytes"))

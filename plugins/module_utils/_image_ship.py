@@ -15,6 +15,7 @@ is computed here again. A wrong guess costs bytes, never correctness: what is no
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -107,7 +108,13 @@ def members_to_drop(diff_ids: t.Sequence[str], present: int) -> set[str]:
     return names | {f"{folder}/layer.tar" for folder in legacy_folders(diff_ids)[:present]}
 
 
-def filter_archive(source: t.BinaryIO, sink: t.BinaryIO, drop: t.Collection[str]) -> Shipment:
+class Sink(t.Protocol):
+    """Takes all of what it is given."""
+
+    def write(self, data: bytes) -> t.Any: ...
+
+
+def filter_archive(source: t.BinaryIO, sink: Sink, drop: t.Collection[str]) -> Shipment:
     """Copy a tar archive without some of its members, as it comes."""
     sent = spared = 0
     while True:
@@ -154,63 +161,53 @@ def _pipe() -> tuple[int, int]:
     return read, write
 
 
-class Process:
-    """A child with a pipe to or from this process, and its messages in a file; no shell in between."""
-
-    def __init__(self, argv: t.Sequence[str], stdin: int, stdout: int) -> None:
-        self.name = " ".join(argv[:3])
-        self._messages = tempfile.TemporaryFile()
-        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, self._messages.fileno(), 2)]
-        self._pid = os.posix_spawnp(argv[0], list(argv), os.environ, file_actions=actions, setsigdef=[signal.SIGPIPE])
-
-    def wait(self) -> int:
-        """The exit status; minus the signal for a child that was killed."""
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-
-    def stop(self) -> None:
-        """End it; its exit status is still to be waited for."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
-
-    def messages(self) -> str:
-        """The end of what it wrote to standard error, or to standard output where that goes there."""
-        self._messages.seek(0)
-        return self._messages.read().decode("utf-8", "replace").strip()[-600:]
-
-
 def ship(save: t.Sequence[str], load: t.Sequence[str], drop: t.Collection[str]) -> Shipment:
-    """Run both ends and pass the archive on between them. Raises ShipError when any of the three fails."""
-    from_save, save_out = _pipe()
-    load_in, to_load = _pipe()
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    sender = Process(save, null, save_out)
-    receiver = Process(load, load_in, null)
-    for descriptor in (save_out, load_in, null):
-        os.close(descriptor)
-    problem = ""
-    shipment = Shipment(0, 0)
+    """Run both ends and pass the archive on between them. Raises ShipError when any of the three fails.
+
+    AnsibleModule.run_command cannot connect two programs; asyncio starts them, without a shell, and a thread moves the bytes.
+    """
+    return asyncio.run(_ship(save, load, drop))
+
+
+async def _ship(save: t.Sequence[str], load: t.Sequence[str], drop: t.Collection[str]) -> Shipment:
+    with tempfile.TemporaryFile() as said_by_sender, tempfile.TemporaryFile() as said_by_receiver:
+        from_save, save_out = _pipe()
+        load_in, to_load = _pipe()
+        null = asyncio.subprocess.DEVNULL
+        sender = await asyncio.create_subprocess_exec(*save, stdin=null, stdout=save_out, stderr=said_by_sender)
+        receiver = await asyncio.create_subprocess_exec(*load, stdin=load_in, stdout=null, stderr=said_by_receiver)
+        os.close(save_out)
+        os.close(load_in)
+        shipment, problem = await asyncio.to_thread(_pass_on, from_save, to_load, drop, (receiver, sender))
+        failed = []
+        for argv, process, said in ((save, sender, said_by_sender), (load, receiver, said_by_receiver)):
+            status = await process.wait()
+            if status != 0:
+                said.seek(0)
+                words = said.read().decode("utf-8", "replace").strip()[-600:]
+                failed.append(f"{' '.join(argv[:3])} ended with status {status} ({words or 'no message'})")
+    if failed or problem:
+        raise ShipError("; ".join(failed) or problem)
+    return shipment
+
+
+def _pass_on(from_save: int, to_load: int, drop: t.Collection[str], processes: t.Iterable[asyncio.subprocess.Process]) -> tuple[Shipment, str]:
+    """The middle of the pipeline: what was sent, and what went wrong."""
     with os.fdopen(from_save, "rb", buffering=_CHUNK) as source, os.fdopen(to_load, "wb", buffering=0) as raw:
         try:
-            shipment = filter_archive(source, _Whole(raw), drop)
-        except BrokenPipeError:
-            problem = "the receiver stopped reading"
-        except ShipError as exc:
-            problem = str(exc)
-        if problem:
-            # docker load takes the archive's end for an end: a cut stream must not look like a whole one.
-            receiver.stop()
-            sender.stop()
-    statuses = {process: process.wait() for process in (sender, receiver)}
-    failed = [f"{process.name} ended with status {status} ({process.messages() or 'no message'})" for process, status in statuses.items() if status != 0]
-    if failed or problem:
-        raise ShipError("; ".join([*failed, *([problem] if problem and not failed else [])]))
-    return shipment
+            return filter_archive(source, _Whole(raw), drop), ""
+        except (BrokenPipeError, ShipError) as exc:
+            # docker load takes the archive's end for an end: what was cut must not look whole, so it is ended before its input is closed.
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGTERM)
+            return Shipment(0, 0), "the receiver stopped reading" if isinstance(exc, BrokenPipeError) else str(exc)
 
 
 class _Whole:
     """Writes all of what it is given: a raw pipe may take less."""
 
-    def __init__(self, raw: t.BinaryIO) -> None:
+    def __init__(self, raw: t.Any) -> None:
         self._raw = raw
 
     def write(self, data: bytes) -> int:

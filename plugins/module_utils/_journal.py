@@ -89,7 +89,7 @@ class Journal:
 
     def record(self, entries: t.Iterable[dict[str, t.Any]]) -> None:
         """Add entries as planned and sync them to disk. One that is open already stays as it is: it knows the first state."""
-        fresh = []
+        fresh: list[dict[str, t.Any]] = []
         for entry in entries:
             if entry.get("kind") not in KINDS or not entry.get("key"):
                 raise JournalError(f"journal {self.path}: an entry needs a kind and a key")

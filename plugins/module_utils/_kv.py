@@ -241,7 +241,7 @@ def _grouped(specs: list[list[_Spec]], every: list[_Spec], page_of: dict[_Spec, 
                 seen[spec] = position + 1
                 key = (spec, position % counts[spec])
                 held[key] = held.get(key, 0) + 1
-        widest = max(widest, max(held.values(), default=0))
+        widest = max([widest, *held.values()])
     return Plan(block, state_page, page, page * widest, size, tuple(groups), settings)
 
 

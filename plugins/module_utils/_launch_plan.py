@@ -23,8 +23,9 @@ from typing import Any
 
 from . import _engines
 from ._engines._base import Engine, Node, PlanError, Settings
+from ._sizes import SizeError, parse_size
 
-__all__ = ["PlanError", "container_name", "engine_names", "engine_plan", "find_engine", "group_state", "kv_pool", "model_mount", "model_name"]
+__all__ = ["PlanError", "container_name", "engine_names", "engine_plan", "find_engine", "group_state", "kv_pool", "model_mount", "model_name", "rank_list"]
 
 KV_CACHE_DTYPES = ("auto", "bf16", "bfloat16", "fp16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 READY_FILE = "/tmp/unimem/ready"  # inside the container
@@ -119,6 +120,19 @@ class _Reader:
         number = self.number(name, default, low, high)
         return default if number is None else number
 
+    def size(self, name: str, default: int | None = None, low: int = 1) -> int | None:
+        value = self._value(name)
+        if value is None:
+            return default
+        try:
+            size = parse_size(value, name)
+        except SizeError as exc:
+            self.problems.append(str(exc))
+            return default
+        if size < low:
+            self.problems.append(f"{name} is {size} bytes, less than {low}")
+        return size
+
     def fraction(self, name: str) -> float | None:
         value = self._value(name)
         if value is None:
@@ -197,7 +211,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         kv_cache_dtype=reader.text("kv_cache_dtype", "auto", KV_CACHE_DTYPES),
         gpu_memory_utilization=reader.fraction("gpu_memory_utilization"),
         mem_fraction_static=reader.fraction("mem_fraction_static"),
-        kv_cache_memory=reader.number("kv_cache_memory", None, 1),
+        kv_cache_memory=reader.size("kv_cache_memory"),
         max_num_seqs=reader.number("max_num_seqs", None, 1),
         max_num_batched_tokens=reader.number("max_num_batched_tokens", None, 1),
         speculative_tokens=reader.integer("speculative_tokens", 0, 0, 64),
@@ -206,9 +220,10 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         eager=bool(reader.flag("eager", False)),
         extra_args=reader.words("extra_args"),
         env=reader.variables("env"),
-        ray_object_store_memory=reader.integer("ray_object_store_memory", 1024**3, 80 * 1024**2),
+        ray_object_store_memory=reader.size("ray_object_store_memory", 1024**3, 80 * 1024**2) or 1024**3,
         start_timeout=reader.integer("start_timeout", 1800, 1),
         join_timeout=reader.integer("join_timeout", 300, 1),
+        shm_size=reader.size("shm_size", 10 * 1024**3) or 0,
         stop_grace=reader.integer("stop_grace", 30, 1),
     )
     problems = reader.problems
@@ -310,7 +325,14 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
     local = engine.ready_url(wanted).rsplit("/", 1)[0]
     shown = head.address if wanted.bind in ("0.0.0.0", "::") else wanted.bind
     endpoint = f"http://{'[' + shown + ']' if ':' in shown else shown}:{wanted.port}/v1"
-    identity = {"deployment": deployment, "engine": wanted.engine, "ranks": ranks, "container": container or {}, "key": _key(settings, deployment)}
+    identity = {
+        "deployment": deployment,
+        "shm_bytes": wanted.shm_size,
+        "engine": wanted.engine,
+        "ranks": ranks,
+        "container": container or {},
+        "key": _key(settings, deployment),
+    }
     return {
         "engine": wanted.engine,
         "deployment": deployment,
@@ -323,6 +345,7 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "local_url": local,
         "api_key_variable": engine.API_KEY if wanted.has_api_key else None,
         "pool_path": engine.pool_path(),
+        "shm_bytes": wanted.shm_size,
         "stop_timeout": wanted.stop_grace * 2 + 15,
         "ranks": ranks,
     }
@@ -336,19 +359,56 @@ def _key(settings: Mapping[str, Any], deployment: str) -> str | None:
     return hashlib.pbkdf2_hmac("sha256", str(key).encode(), f"unimem:{deployment}".encode(), 200_000).hex()
 
 
+def _names(entry: Mapping[str, Any]) -> list[str]:
+    """The names of a container as people write them; a link's name ("/other/alias") is not one."""
+    return [str(name).lstrip("/") for name in entry.get("Names") or [entry.get("Id")] if str(name).count("/") <= 1]
+
+
+def rank_list(containers: Mapping[str, Sequence[Mapping[str, Any]]], deployment: str) -> list[dict[str, Any]]:
+    """The ranks of a deployment on all nodes, in the order of their ranks, from each node's list of containers."""
+    found = []
+    for node, entries in containers.items():
+        for entry in entries or []:
+            labels = entry.get("Labels") or {}
+            if labels.get("io.unimem.deployment") == deployment:
+                rank = str(labels.get("io.unimem.rank", ""))
+                found.append(
+                    {
+                        "host": str(node),
+                        "rank": int(rank) if rank.isdigit() else -1,
+                        "role": str(labels.get("io.unimem.role", "")),
+                        "container": _names(entry)[0],
+                        "id": str(entry.get("Id", "")),
+                        "launch_id": str(labels.get("io.unimem.launch-id", "")),
+                        "running": entry.get("State") == "running",
+                        "ready": "(healthy)" in str(entry.get("Status", "")),
+                        "status": str(entry.get("Status", entry.get("State", "unknown"))),
+                        "created": entry.get("Created"),
+                    }
+                )
+    return sorted(found, key=lambda item: (item["rank"], item["host"]))
+
+
 def group_state(plan: Mapping[str, Any], containers: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """What of a deployment is there, from each node's list of containers (as the Docker API lists them).
 
+    A container that has a rank's name and is none of ours is in ``foreign``, and is nobody's to replace.
     ``state`` is ``absent``, ``current`` (every rank runs, all of one launch, exactly as wanted) or ``stale`` with ``why``;
     ``launch_id`` is the running launch's when current; ``containers`` maps each node to the names found there.
     """
     label = "io.unimem."
     names: dict[str, list[str]] = {}
+    foreign: list[str] = []
     why: list[str] = []
     launches: set[str] = set()
     for node, rank in plan["ranks"].items():
-        mine = [entry for entry in containers.get(node) or [] if (entry.get("Labels") or {}).get(label + "deployment") == plan["deployment"]]
-        names[node] = sorted(str(name).lstrip("/") for entry in mine for name in (entry.get("Names") or [entry.get("Id")])[:1])
+        mine = []
+        for entry in containers.get(node) or []:
+            if (entry.get("Labels") or {}).get(label + "deployment") == plan["deployment"]:
+                mine.append(entry)
+            elif rank["container"] in _names(entry):
+                foreign.append(f"{node} has a container {rank['container']} that is none of ours; rename or remove it")
+        names[node] = sorted(name for entry in mine for name in _names(entry)[:1])
         if not mine:
             why.append(f"rank {rank['rank']} is not there on {node}")
             continue
@@ -364,7 +424,7 @@ def group_state(plan: Mapping[str, Any], containers: Mapping[str, Sequence[Mappi
             elif str(labels.get(label + "rank")) != str(rank["rank"]):
                 why.append(f"{node} runs rank {labels.get(label + 'rank')}, not {rank['rank']}")
     if not any(names.values()):
-        return {"state": "absent", "why": [], "launch_id": None, "containers": names}
+        return {"state": "absent", "why": [], "launch_id": None, "containers": names, "foreign": foreign}
     if len(launches) > 1:
         why.append(f"the ranks are of {len(launches)} launches: {', '.join(sorted(launches))}")
     return {
@@ -372,6 +432,7 @@ def group_state(plan: Mapping[str, Any], containers: Mapping[str, Sequence[Mappi
         "why": why,
         "launch_id": None if why else next(iter(launches)),
         "containers": names,
+        "foreign": foreign,
     }
 
 

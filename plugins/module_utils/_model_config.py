@@ -68,6 +68,7 @@ _KNOWN_TYPES: t.Final = _MLA_TYPES | frozenset(
         "ernie4_5",
         "ernie4_5_moe",
         "exaone4",
+        "falcon",
         "falcon_h1",
         "gemma",
         "gemma2",
@@ -396,8 +397,7 @@ def _dtype(text: Reader, root: Reader, problems: Problems) -> tuple[str, int]:
 
 
 def _max_positions(text: Reader) -> int:
-    positions = text.integer("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "model_max_length", high=MAX_CONTEXT)
-    return positions
+    return text.integer("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "model_max_length", high=MAX_CONTEXT)
 
 
 class _Shape:
@@ -484,8 +484,8 @@ class _Shape:
         linear = text.mapping("linear_attn_config")
         if linear:
             # Kimi-Linear counts layers from 1
-            kda = Reader(linear, self.problems, "config.linear_attn_config").integers("kda_layers")
-            return ["kda" if index + 1 in set(kda) else base for index in range(count)]
+            kda = set(Reader(linear, self.problems, "config.linear_attn_config").integers("kda_layers"))
+            return ["kda" if index + 1 in kda else base for index in range(count)]
         named = text.names("layer_types")
         if named:
             return self._named_kinds(named, base)
@@ -499,9 +499,9 @@ class _Shape:
         interval = text.integer("full_attention_interval", high=MAX_LAYERS)
         if interval and "linear_num_value_heads" in text.source:
             return [base if (index + 1) % interval == 0 else "linear_attention" for index in range(count)]
-        indices = text.integers("attn_layer_indices")
+        indices = set(text.integers("attn_layer_indices"))
         if indices and "mamba_n_heads" in text.source:
-            return [base if index in set(indices) else "mamba" for index in range(count)]
+            return [base if index in indices else "mamba" for index in range(count)]
         period = text.integer("attn_layer_period", high=MAX_LAYERS)
         if period and "mamba_d_state" in text.source:
             offset = text.integer("attn_layer_offset", high=MAX_LAYERS)

@@ -22,10 +22,11 @@ import tempfile
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _pagecache
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import OWN_FOLDER, Entry
 
 _MAX_INDEX: t.Final = 32 << 20
+#: Bytes that are read, hashed and forgotten at a time.
+_CHUNK: t.Final = 8 << 20
 _VERSION: t.Final = 1
 
 #: size, mtime_ns, ctime_ns, inode, digest
@@ -132,7 +133,7 @@ def hash_file(path: str, algorithm: str) -> tuple[str, os.stat_result]:
             digest = hashlib.sha256()
         else:
             raise OSError(f"{path} is to be compared by {algorithm}, which is not known here")
-        buffer = bytearray(_pagecache.CHUNK)
+        buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
         offset = 0
         while True:
@@ -140,7 +141,8 @@ def hash_file(path: str, algorithm: str) -> tuple[str, os.stat_result]:
             if not count:
                 break
             digest.update(view[:count])
-            _pagecache.forget(descriptor, offset, count)
+            # Reading 118 GiB must not push them through the page cache of a machine that has 120.
+            os.posix_fadvise(descriptor, offset, count, os.POSIX_FADV_DONTNEED)
             offset += count
         after = os.fstat(descriptor)
     if identity(before) != identity(after):

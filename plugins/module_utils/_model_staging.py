@@ -19,9 +19,9 @@ import stat
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _pagecache
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_index import Comparison, Index, compare
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import OWN_FOLDER, Entry, TreeError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._page_cache import evict_files
 
 
 @dataclass
@@ -93,8 +93,9 @@ def publish(root: str, key: str, expected: t.Sequence[Entry], index: Index, cont
     for entry in todo:
         staged, final = os.path.join(staging, entry.path), os.path.join(root, entry.path)
         if entry.kind == "file":
-            # On disk before its name is: a crash must not leave an empty file under a blob's name.
-            receipt.published += _pagecache.evict(staged)
+            # Written back before it has its name: a crash must not leave an empty file under a blob's. And out of the page cache.
+            evict_files([staged])
+            receipt.published += entry.size
         _make_folders(staging, root, os.path.dirname(entry.path))
         if os.path.isdir(final) and not os.path.islink(final):
             raise TreeError(f"{final} is a directory, and has to become a {entry.kind}: remove it first")

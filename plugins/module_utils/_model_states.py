@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _pagecache
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_index import Index, compare, hash_all, key_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_staging import free_bytes, missing_bytes, publish, staged_bytes, staging_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import Entry, TreeError, check_links, parse_entries, read_tree
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._page_cache import evict_files
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, parse_size
 
 
@@ -111,12 +111,10 @@ def published(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.An
 def evicted(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
     """Drop the model's files from the page cache."""
     root, _key, entries = _told(params)
-    total = 0
-    for entry in entries:
-        path = os.path.join(root, entry.path)
-        if entry.kind == "file" and not check_mode and os.path.isfile(path):
-            total += _pagecache.evict(path)
-    return {"changed": False, "evicted_bytes": total}
+    files = [entry for entry in entries if entry.kind == "file" and os.path.isfile(os.path.join(root, entry.path))]
+    if not check_mode:
+        evict_files([os.path.join(root, entry.path) for entry in files])
+    return {"changed": False, "evicted_bytes": sum(entry.size for entry in files)}
 
 
 STATES: dict[str, t.Callable[[t.Mapping[str, t.Any], bool], dict[str, t.Any]]] = {

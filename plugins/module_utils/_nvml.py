@@ -85,7 +85,12 @@ def _read_all(pynvml: t.Any, asker: _Asker) -> Reading:
     problems = reading["problems"]
     driver = asker.ask(problems, "driver_version", pynvml.nvmlSystemGetDriverVersion)
     reading["driver_version"] = _text(driver) if driver is not None else None
-    reading["cuda_version"] = cuda_version(asker.ask(problems, "cuda_version", lambda: pynvml.nvmlSystemGetCudaDriverVersion_v2()))
+
+    def ask_cuda_version() -> int:
+        # Looked up when asked: an old pynvml has no such function.
+        return int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+
+    reading["cuda_version"] = cuda_version(asker.ask(problems, "cuda_version", ask_cuda_version))
     count = asker.ask(problems, "gpus", pynvml.nvmlDeviceGetCount)
     if count is None:
         reading["failure"] = problems["gpus"]

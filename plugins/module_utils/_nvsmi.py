@@ -107,7 +107,7 @@ def _finish_memory(device: Device) -> None:
     if device["memory_total"] == 0:
         zero = Problem(code=NOT_SUPPORTED, text="the driver answers 0 bytes")
         for field in ("memory_total", "memory_used", "memory_free"):
-            device[field] = None  # type: ignore[literal-required]
+            device[field] = None
             device["problems"][field] = zero
 
 
@@ -128,7 +128,7 @@ def parse_gpus(text: str, fields: tuple[str, ...]) -> tuple[list[Device], str | 
     driver: str | None = None
     for line in text.splitlines():
         tokens = [token.strip() for token in line.split(",", len(fields) - 1)]
-        if len(tokens) != len(fields) or not tokens[0].isdigit():
+        if len(tokens) != len(fields) or not tokens[0].isdecimal():
             continue
         row = dict(zip(fields, tokens))
         device = new_device(int(row["index"]))
@@ -197,7 +197,7 @@ def parse_table(text: str) -> list[Entry] | None:
                     memory=None if memory is None else memory * MIB,
                     # Long names are cut at their beginning; such a part is no name.
                     name=None if name and name.startswith("...") else name,
-                    instance=int(row["gi"]) if row["gi"].isdigit() else None,
+                    instance=int(row["gi"]) if row["gi"].isdecimal() else None,
                 )
             )
     return entries
@@ -205,7 +205,7 @@ def parse_table(text: str) -> list[Entry] | None:
 
 def parse_xml(text: str) -> Reading | None:
     """Everything from ``nvidia-smi -q -x``; None when the text is not that."""
-    import xml.etree.ElementTree as ElementTree  # only where CSV was refused: it costs milliseconds to import
+    from xml.etree import ElementTree  # only where CSV was refused: it costs milliseconds to import
 
     # The document type names a file that is not there; nothing in it is needed, and entities are never wanted.
     if "<!ENTITY" in text:
@@ -234,7 +234,7 @@ def parse_xml(text: str) -> Reading | None:
         _finish_memory(device)
         _set_mode(device, say(gpu, "mig_mode/current_mig"), say(gpu, "addressing_mode"))
         numa = say(gpu, "gpu_numa_id", "numa_id", "platformInfo/gpu_numa_id")
-        device["numa_node"] = int(numa) if numa.isdigit() else None
+        device["numa_node"] = int(numa) if numa.isdecimal() else None
         reading["devices"].append(device)
         for process in gpu.iterfind(".//process_info"):
             pid, memory = say(process, "pid"), parse_number(say(process, "used_memory"))[0]
@@ -247,7 +247,7 @@ def parse_xml(text: str) -> Reading | None:
                         kind=kind,
                         memory=None if memory is None else memory * MIB,
                         name=_clean(say(process, "process_name")),
-                        instance=int(instance) if instance.isdigit() else None,
+                        instance=int(instance) if instance.isdecimal() else None,
                     )
                 )
     return reading

@@ -63,7 +63,7 @@ def parse_cgroup(text: str) -> dict[str, str]:
     paths: dict[str, str] = {}
     for line in text.splitlines():
         fields = line.split(":", 2)
-        if len(fields) == 3 and fields[0].isdigit() and fields[2].startswith("/"):
+        if len(fields) == 3 and fields[0].isdecimal() and fields[2].startswith("/"):
             paths[fields[1]] = fields[2]
     return paths
 

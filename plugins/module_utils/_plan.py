@@ -63,6 +63,8 @@ class Wishes:
     stop: list[Selector] = field(default_factory=list)
     protect: list[Selector] = field(default_factory=list)
     need: int = 0
+    #: those of ``stop`` whose matches are stopped even where the need does not ask for it
+    always: list[Selector] = field(default_factory=list)
     drop_page_cache: bool = False
     #: when what a selector matches is put back; ``never``: it may be lost
     restore: dict[Selector, str] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Tenant:
 
     key: str
     selector: Selector
+    always: bool = False
     units: list[Unit] = field(default_factory=list)
     companions: list[Unit] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
@@ -108,15 +111,20 @@ class Plan:
     tenants: list[Tenant] = field(default_factory=list)
     spared: list[Tenant] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    #: pids of the processes that the driver lists and that may be stopped
+    listed: set[int] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
     drop_cache: bool = False
     expected: int = 0
 
 
 class Seen(t.NamedTuple):
-    """What earlier rounds of the same run did: identities (pid, start time) that belonged to what was stopped."""
+    """What earlier rounds of the same run did."""
 
+    #: identities (pid, start time) that belonged to what was stopped
     belonged: t.Mapping[tuple[int, int], Selector]
+    #: keys of containers that their engine says have ended
+    ended: t.Collection[str] = ()
 
 
 def process_title(process: t.Mapping[str, t.Any]) -> str:
@@ -287,7 +295,8 @@ class _Collector:
         for pid, selector in self.processes.items():
             process = next((each for each in self.scene.holders if each["pid"] == pid), None)
             if process is not None and self._owner(process) not in home:
-                tenants.append(Tenant(key=process_key(process), selector=selector, processes=[process], policy="never"))
+                always = selector in self.wishes.always
+                tenants.append(Tenant(key=process_key(process), selector=selector, always=always, processes=[process], policy="never"))
         return tenants
 
     def _reach(self, key: str) -> list[str]:
@@ -324,8 +333,9 @@ class _Collector:
                 tenant.containers.append(self.scene.containers[key])
         # What was asked for first, then what goes along.
         tenant.units.sort(key=lambda unit: (unit.key not in self.units, unit.key != tenant.key))
-        selectors = [self.units.get(key) or self.containers.get(key) for key in keys]
-        policies = {self.wishes.policy(selector) for selector in selectors if selector is not None}
+        selectors = {each for each in (self.units.get(key) or self.containers.get(key) for key in keys) if each is not None}
+        tenant.always = any(selector in self.wishes.always for selector in selectors)
+        policies = {self.wishes.policy(selector) for selector in selectors}
         # May be lost only if all who listed a part of it say so.
         tenant.policy = next((policy for policy in RESTORE_POLICIES if policy in policies), tenant.policy)
 
@@ -427,11 +437,17 @@ class _Collector:
         if self.scene.identity(process) is None or member is None:
             reason = "the driver lists it, but /proc does not show it (another PID namespace?), so it cannot be identified"
             self._refuse(tenant, process_title(process), "unknown", reason)
+        elif self.wishes.restore.get(tenant.selector, "never") != "never":
+            reason = f"it belongs to no unit and no container, so once stopped it cannot be restored; {_MUST_BE_NEVER}"
+            self._refuse(tenant, process_title(process), "lost", reason)
         elif self.scene.euid not in (0, member.uid):
             reason = f"it belongs to {process.get('user') or member.uid}; signalling it needs root (become: true)"
             self._refuse(tenant, process_title(process), "rights", reason)
         elif member.runtime in ("kubernetes", "crio"):
             self._refuse(tenant, process_title(process), "revived", "it belongs to a Kubernetes pod; scale it down in the cluster")
+        elif member.container is not None and member.container not in self.seen.ended:
+            # To its engine a signal from outside is a crash, after which the restart policy holds.
+            self._refuse(tenant, process_title(process), "unknown", f"it is in a container that cannot be stopped: {self._unasked()}")
 
     def _judge_protect(self, tenant: Tenant) -> None:
         for selector in self.wishes.protect:
@@ -451,24 +467,22 @@ def make_plan(scene: Scene, wishes: Wishes, seen: Seen | None = None) -> Plan:
     tenants, loose = _Collector(scene, wishes, seen or Seen({})).collect()
     plan = Plan(refusals=[*loose, *(refusal for tenant in tenants for refusal in tenant.refusals)])
     able = [tenant for tenant in tenants if not tenant.refusals]
+    plan.listed = {process["pid"] for tenant in able for process in tenant.holders}
     memory = scene.facts.get("memory") or {}
     have = memory.get("allocatable")
     if wishes.need > 0 and have is None:
         plan.verdict = "not_permitted"
         plan.message = f"on this node (class {scene.facts.get('class')}) nobody knows what a new process could get, so no need can be aimed at; use need: 0"
         return plan
-    if wishes.need > 0 and t.cast(int, have) >= wishes.need:
-        plan.spared = able
-        chosen: list[Tenant] = []
-    elif wishes.need > 0:
+    hard = [refusal for refusal in plan.refusals if _is_hard(refusal, wishes)]
+    if hard:
+        plan.verdict = "not_permitted"
+        plan.message = "; ".join(f"{refusal.target}: {refusal.reason}" for refusal in hard)
+        return plan
+    chosen = able
+    if wishes.need > 0:
         chosen = _choose(plan, scene, able, [tenant for tenant in tenants if tenant.refusals], wishes.need, t.cast(int, have))
         plan.spared = [tenant for tenant in able if tenant not in chosen]
-    else:
-        chosen = able
-        hard = [refusal for refusal in plan.refusals if _is_hard(refusal, wishes)]
-        if hard:
-            plan.verdict = "not_permitted"
-            plan.message = "; ".join(f"{refusal.target}: {refusal.reason}" for refusal in hard)
     if plan.verdict:
         return plan
     plan.tenants = chosen
@@ -482,6 +496,9 @@ def make_plan(scene: Scene, wishes: Wishes, seen: Seen | None = None) -> Plan:
 
 
 def _is_hard(refusal: Refusal, wishes: Wishes) -> bool:
+    """Whether a refusal ends it all: what was to be stopped in any case is not stopped. With a need the others may do."""
+    if wishes.need > 0 and refusal.selector not in [selector.text for selector in wishes.always]:
+        return False
     if refusal.code not in _SOFT:
         return True
     selector = next((each for each in wishes.stop if each.text == refusal.selector), None)
@@ -498,7 +515,7 @@ def _choose(plan: Plan, scene: Scene, able: list[Tenant], refused: list[Tenant],
     """The first tenants, in order, that reach the need; then those are left out again without which it is reached as well."""
     # What the driver does not size is somewhere in the part of the pool that nobody else accounts for.
     hidden = scene.facts.get("unattributed") or 0
-    chosen: list[Tenant] = []
+    chosen = [tenant for tenant in able if tenant.always]
 
     def reach(tenants: t.Sequence[Tenant]) -> int:
         return have + sum(tenant.memory for tenant in tenants) + (hidden if any(tenant.unknown for tenant in tenants) else 0)
@@ -506,9 +523,10 @@ def _choose(plan: Plan, scene: Scene, able: list[Tenant], refused: list[Tenant],
     for tenant in able:
         if reach(chosen) >= need:
             break
-        chosen.append(tenant)
+        if tenant not in chosen:
+            chosen.append(tenant)
     if reach(chosen) >= need:
-        for tenant in reversed(chosen[:-1]):
+        for tenant in [each for each in reversed(chosen[:-1]) if not each.always]:
             rest = [each for each in chosen if each is not tenant]
             if reach(rest) >= need:
                 chosen = rest
@@ -523,7 +541,7 @@ def _choose(plan: Plan, scene: Scene, able: list[Tenant], refused: list[Tenant],
         plan.verdict = "not_enough"
         plan.message = (
             f"{format_size(need)} are wanted, {format_size(have)} can be had now, and all that may be stopped would free "
-            f"{format_size(sum(tenant.memory for tenant in chosen))}: {format_size(missing)} are missing, so nothing is stopped"
+            f"{format_size(sum(tenant.memory for tenant in chosen))}: {format_size(missing)} are missing"
         )
     return []
 

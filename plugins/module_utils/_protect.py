@@ -216,4 +216,4 @@ def protection_of(world: World, pid: int, process: Mapping[str, t.Any] | None = 
 def own_pid(world: World) -> int:
     """The pid of this very process; 0 on a machine that is recorded, where this process does not exist."""
     target = world.read_link("/proc/self")
-    return int(target) if target and target.isdigit() else 0
+    return int(target) if target and target.isdecimal() else 0

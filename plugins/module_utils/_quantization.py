@@ -10,14 +10,16 @@ checkpoint's own headers cannot be read, to tell apart what is split over ranks 
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems, shown
 
 #: Qwen3.5-122B-A10B-FP8 lists 321 modules; the largest published list has some thousands.
 MAX_PATTERNS: t.Final = 20000
-_MAX_GLOBS: t.Final = 512
+#: Patterns with a star are tried one by one; they are kept by the layer they name, so that the work stays bounded.
+_MAX_GLOBS_A_LAYER: t.Final = 32
+_ANY_LAYER: t.Final = ""
 _PREFIXES: t.Final = ("model.", "language_model.", "backbone.", "thinker.")
 
 
@@ -32,7 +34,7 @@ class Quantization:
     #: Elements that share one scale along the input dimension; 0: none.
     group: int = 0
     exact: frozenset[str] = frozenset()
-    globs: tuple[str, ...] = ()
+    globs: t.Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: True where only experts are quantized (mxfp4).
     experts_only: bool = False
     kv_cache: str = ""
@@ -51,7 +53,16 @@ class Quantization:
         # short entries like "gate" or "lm_head" are matched as a whole component (is_layer_skipped in vLLM)
         if any(part in self.exact for part in parts):
             return False
-        return not any(glob_matches(pattern, name) for pattern in self.globs)
+        patterns = (*self.globs.get(_layer_key(name), ()), *self.globs.get(_ANY_LAYER, ()))
+        return not any(glob_matches(pattern, name) for pattern in patterns)
+
+
+def _layer_key(name: str) -> str:
+    """The literal beginning C(layers.N.) of a name or pattern, else nothing."""
+    parts = name.split(".", 2)
+    if len(parts) == 3 and parts[0] == "layers" and parts[1].isascii() and parts[1].isdigit():
+        return f"layers.{parts[1]}."
+    return _ANY_LAYER
 
 
 def normalise(module: str) -> str:
@@ -162,9 +173,9 @@ def _compressed(source: t.Mapping[str, t.Any]) -> tuple[Fraction, int, tuple[int
     return best
 
 
-def _excluded(source: t.Mapping[str, t.Any], problems: Problems) -> tuple[frozenset[str], tuple[str, ...]]:
+def _excluded(source: t.Mapping[str, t.Any], problems: Problems) -> tuple[frozenset[str], dict[str, tuple[str, ...]]]:
     exact: set[str] = set()
-    globs: list[str] = []
+    globs: dict[str, tuple[str, ...]] = {}
     for key in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "modules_to_not_quantize"):
         listed = source.get(key)
         if listed is None:
@@ -184,9 +195,16 @@ def _excluded(source: t.Mapping[str, t.Any], problems: Problems) -> tuple[frozen
                     entry = "*" + entry
             if "*" not in entry:
                 exact.add(normalise(entry))
-            elif len(globs) < _MAX_GLOBS:
-                globs.append(normalise(entry))
-    return frozenset(exact), tuple(globs)
+                continue
+            pattern = normalise(entry)
+            known = globs.get(_layer_key(pattern), ())
+            if len(known) < _MAX_GLOBS_A_LAYER:
+                globs[_layer_key(pattern)] = (*known, pattern)
+            else:
+                problems.add(
+                    "config_out_of_range", f"quantization_config.{key} has more than {_MAX_GLOBS_A_LAYER} patterns for one layer; the rest is ignored."
+                )
+    return frozenset(exact), globs
 
 
 def _kv_algorithm(source: t.Mapping[str, t.Any], hf_quant: t.Any) -> str:

@@ -55,9 +55,9 @@ _STUCK = ("D", "R")
 _MAX_TRAJECTORY = 600
 
 #: The rows of a round in ``actions``, by key and action.
-_Rows = t.Mapping[t.Tuple[str, str], t.Dict[str, t.Any]]
+_Rows = t.Mapping[tuple[str, str], dict[str, t.Any]]
 #: A container that was signalled, its row, and when.
-_Signalled = t.Tuple[Container, t.Dict[str, t.Any], float]
+_Signalled = tuple[Container, dict[str, t.Any], float]
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Outcome:
     """The result of the module."""
 
     verdict: str = ""
+    would: str | None = None
     message: str = ""
     changed: bool = False
     before: dict[str, t.Any] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class Outcome:
         return {
             "changed": self.changed,
             "verdict": self.verdict,
+            "would": self.would,
+            "message": self.message,
             "actions": self.actions,
             "refused": self.refused,
             "spared": self.spared,
@@ -147,6 +150,7 @@ class Reclaimer:
         self.stayed: list[str] = []
         self.denied: list[str] = []
         self.facts: dict[str, t.Any] = {}
+        self.listed: set[int] = set()
         self.first_unattributed: int | None = None
         self.stopped_containers: set[str] = set()
         self.start = node.monotonic()
@@ -160,7 +164,10 @@ class Reclaimer:
         plan, scene = self._look()
         self._show(plan, scene, 1)
         self.outcome.verdict = "reported"
-        self.outcome.message = plan.message
+        self.outcome.would = plan.verdict or "freed"
+        self.outcome.message = plan.message or f"{format_size(plan.expected)} would be freed (estimated)"
+        if self.facts.get("class") == "unresponsive":
+            self.outcome.would, self.outcome.message = "unresponsive_driver", "the GPU driver does not answer, so nobody can say who holds its memory"
         self.outcome.after = self.outcome.before
         self.outcome.held_by = self._holders(scene)
         return self.outcome
@@ -168,7 +175,8 @@ class Reclaimer:
     def _look(self) -> tuple[Plan, Scene]:
         self.facts = self.node.gather()
         scene = self.node.scene(self.facts)
-        plan = make_plan(scene, self.wishes, Seen(self.belonged))
+        plan = make_plan(scene, self.wishes, Seen(self.belonged, self.stopped_containers))
+        self.listed = plan.listed
         if not self.outcome.before:
             self.first_unattributed = self._unattributed()
             self.outcome.before = dict(self.facts.get("memory") or {})
@@ -218,8 +226,11 @@ class Reclaimer:
     def _holders(self, scene: Scene) -> list[dict[str, t.Any]]:
         rows = []
         for process in scene.holders:
-            selector = permit_selector(scene, process)
-            rows.append({**process, "permit": selector, "inventory": inventory_line(selector)})
+            keeper = next((selector for selector in self.wishes.protect if selector.matches(process)), None)
+            protected = process.get("protected") or (f"'{keeper.text}' protects it" if keeper else None)
+            listed = process["pid"] in self.listed
+            selector = None if protected or listed else permit_selector(scene, process)
+            rows.append({**process, "protected": protected, "listed": listed, "permit": selector, "inventory": inventory_line(selector)})
         return rows
 
     # Acting
@@ -241,7 +252,7 @@ class Reclaimer:
             base = self._unattributed()
             if not self._carry_out(plan, scene, number):
                 return self._end(scene, "not_permitted", "; ".join(self.denied) or "nothing was stopped")
-            self._wait(plan, base)
+            self._wait(plan, base, scene.boot_id)
             plan, scene = self._look()
             self._note_restarts(scene)
             if self._satisfied(plan) or self.stayed or self.stuck or number >= self.options.rounds or self.node.monotonic() >= self.deadline:
@@ -374,8 +385,8 @@ class Reclaimer:
             run = self.node.systemd.start_stopping([unit.name for unit in mine], uid, min(seconds, self._left()))
             self.outcome.changed = True
 
-            def finish(run: t.Any = run, mine: list[Unit] = mine, uid: int | None = uid) -> None:
-                self._finish_units(run.finish(), mine, uid, steps)
+            def finish(run: t.Any = run, mine: tuple[Unit, ...] = tuple(mine), uid: int | None = uid) -> None:
+                self._finish_units(run.finish(), list(mine), uid, steps)
 
             if wait:
                 finish()
@@ -619,7 +630,7 @@ class Reclaimer:
         value = self.facts.get("unattributed")
         return value if isinstance(value, int) else None
 
-    def _wait(self, plan: Plan, base: int | None) -> None:
+    def _wait(self, plan: Plan, base: int | None, boot: str) -> None:
         """Wait until the memory is back, something new matches, or the time is over."""
         klass = str(self.facts.get("class"))
         stopped = {(process["pid"], process.get("start_time")) for tenant in plan.tenants for process in tenant.holders}
@@ -638,7 +649,7 @@ class Reclaimer:
             if self.node.monotonic() - looked >= min(10.0, 4 * pause) or target is None:
                 looked = self.node.monotonic()
                 self.facts = self.node.gather()
-                if self._settled(stopped, released, base) or self._something_new(stopped):
+                if self._settled(stopped, released, base) or self._something_new(stopped, boot):
                     return
             if self.node.monotonic() >= self.deadline:
                 return
@@ -656,18 +667,32 @@ class Reclaimer:
             return (self.facts.get("memory") or {}).get("allocatable") is None
         return now - base <= (1 - BACK_SHARE) * released
 
-    def _something_new(self, stopped: t.Collection[tuple[int, t.Any]]) -> bool:
-        known = set(stopped) | set(self.belonged)
+    def _something_new(self, stopped: t.Collection[tuple[int, t.Any]], boot: str) -> bool:
+        """Whether another round has something to do: a match that was not there, or a process that outlived its unit."""
         for process in self.facts.get("processes") or []:
-            if (process.get("pid"), process.get("start_time")) not in known and any(selector.matches(process) for selector in self.wishes.stop):
+            pid, start_time = process.get("pid"), process.get("start_time")
+            if (pid, start_time) in stopped or (pid, start_time) in self.belonged:
+                if start_time is not None and self._lives(Identity(boot, pid, start_time)):
+                    return True
+            elif any(selector.matches(process) for selector in self.wishes.stop):
                 return True
         return False
 
+    def _lives(self, identity: Identity) -> bool:
+        try:
+            self.node.open_process(identity).close()
+        except SignalError as exc:
+            return exc.code == "not_permitted"
+        return True
+
     def _satisfied(self, plan: Plan) -> bool:
         if self.wishes.need > 0:
-            have = (self.facts.get("memory") or {}).get("allocatable")
-            return have is not None and have >= self.wishes.need and not plan.drop_cache
+            return self._reached() and not plan.drop_cache and not any(tenant.always for tenant in plan.tenants)
         return False  # all that matches: looked at again until nothing does
+
+    def _reached(self) -> bool:
+        have = (self.facts.get("memory") or {}).get("allocatable")
+        return have is not None and have >= self.wishes.need
 
     def _note_restarts(self, scene: Scene) -> None:
         for key, invocation in self.stopped_units.items():
@@ -710,8 +735,8 @@ class Reclaimer:
 
     def _conclude(self, plan: Plan, scene: Scene) -> Outcome:
         have = (self.facts.get("memory") or {}).get("allocatable")
-        if self.wishes.need > 0 and have is not None and have >= self.wishes.need:
-            return self._end(scene, "freed", f"{format_size(have)} can be had, {format_size(self.wishes.need)} were wanted")
+        if self.wishes.need > 0 and self._reached() and not any(tenant.always for tenant in plan.tenants):
+            return self._end(scene, "freed", f"{format_size(have or 0)} can be had, {format_size(self.wishes.need)} were wanted")
         remain = [tenant for tenant in plan.tenants if tenant.units or tenant.containers or tenant.processes]
         if self.stuck:
             return self._end(scene, "unkillable_reboot", f"{', '.join(self.stuck)} cannot be ended; only a reboot frees what it holds")
@@ -728,6 +753,10 @@ class Reclaimer:
             return self._end(scene, "still_held", f"still running after {self.options.rounds} rounds: {', '.join(tenant.title for tenant in remain)}")
         if plan.verdict == "not_permitted" and self.wishes.need <= 0:
             return self._end(scene, plan.verdict, plan.message)
+        left = [process_title(process) for process in scene.holders if (process["pid"], process.get("start_time")) in self.belonged]
+        failed = [f"{row['target']}: {row['result']}" for row in self.outcome.actions if row["result"].startswith("failed: ")]
+        if left and self.wishes.need <= 0:
+            return self._end(scene, "still_held", f"{', '.join(left)} should have ended and has not" + "".join(f"; {text}" for text in failed))
         if not self._returned():
             return self._end(
                 scene,

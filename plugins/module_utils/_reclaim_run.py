@@ -77,7 +77,10 @@ def _wishes(params: t.Mapping[str, t.Any]) -> Wishes:
         if policy not in RESTORE_POLICIES:
             raise ValueError(f"restore: {text}: {policy!r} is none of {', '.join(RESTORE_POLICIES)}")
         restore[parse_selectors([text])[0]] = policy
+    always = parse_selectors(params["always"])
     if params["state"] != "restored":
+        refuse_wide(always, 0)
+        stop.extend(selector for selector in always if selector not in stop)
         refuse_wide(stop, need)
         stray = [selector.text for selector in restore if selector not in stop]
         if stray:
@@ -86,6 +89,7 @@ def _wishes(params: t.Mapping[str, t.Any]) -> Wishes:
         stop=stop,
         protect=parse_selectors(params["protect"]),
         need=need,
+        always=always,
         drop_page_cache=params["drop_page_cache"],
         restore=restore,
     )
@@ -124,7 +128,6 @@ def _finish(outcome: Outcome, journal: Journal) -> tuple[dict[str, t.Any], str |
         for entry in journal.open_entries
     ]
     result = outcome.as_result(journal.path)
-    result["message"] = outcome.message
     if outcome.verdict in SUCCESS:
         return result, None
     return result, _failure(outcome)
@@ -141,6 +144,8 @@ def _failure(outcome: Outcome) -> str:
             text = f"{holder}: {row.get('name')} (pid {row.get('pid')}) holds {size}"
             if row.get("protected"):
                 text += f"; protected: {row['protected']}"
+            elif row.get("listed"):
+                text += "; it is listed and may be stopped"
             elif row.get("inventory"):
                 text += f"; to permit stopping it: {row['inventory']}"
             parts.append(text + ".")

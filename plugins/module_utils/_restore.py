@@ -161,6 +161,10 @@ class Restorer:
         for path, target in wanted.items():
             if path not in have:
                 self._act(entry, f"link {path}", lambda path=path, target=target: self._link(path, target))  # type: ignore[misc]
+            elif have[path] != target:
+                # The same link, written another way (relative, for one): exactly as it was is exactly.
+                self._link(path, None)
+                self._link(path, target)
         for path in have:
             if path not in wanted and wanted:
                 self._act(entry, f"unlink {path}", lambda path=path: self._link(path, None))  # type: ignore[misc]

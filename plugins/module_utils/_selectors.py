@@ -135,10 +135,6 @@ def _unit_names(owner: t.Mapping[str, t.Any]) -> list[object]:
     names: list[object] = [owner.get("unit")]
     if owner.get("kind") in ("unit", "user_unit"):
         names.append(owner.get("name"))
-    restarted_by = owner.get("restarted_by")
-    for each in restarted_by if isinstance(restarted_by, (list, tuple)) else [restarted_by]:
-        if isinstance(each, str):
-            names.append(each[len("unit:") :] if each.startswith("unit:") else each)
     return names
 
 

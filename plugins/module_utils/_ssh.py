@@ -65,12 +65,9 @@ def peer_from(params: t.Mapping[str, t.Any]) -> Peer:
 
 
 def _one_key(text: str) -> str:
-    """The type and the data of the best public key in a text of one key a line."""
-    keys = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] in _KEY_TYPES and _KEY_DATA.fullmatch(words[1]):
-            keys[words[0]] = words[1]
+    """The type and the data of the best public key in a text of keys, as .pub files hold them; comments between them do not matter."""
+    words = text.split()
+    keys = {kind: data for kind, data in zip(words, words[1:]) if kind in _KEY_TYPES and _KEY_DATA.fullmatch(data)}
     for kind in _KEY_TYPES:
         if kind in keys:
             return f"{kind} {keys[kind]}"

@@ -49,7 +49,8 @@ class _Listing:
             return
         quantization = self.model.quantization
         elements = rows * columns
-        if quantization.applies(module):
+        # quantizers work on linear layers; an embedding is none, whether or not it is among the excluded modules
+        if quantization.applies(module) and not module.endswith(".embed_tokens"):
             size = math.ceil(elements * quantization.bytes_per_weight)
         else:
             size = elements * self.model.dtype_bytes

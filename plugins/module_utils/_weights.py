@@ -33,7 +33,8 @@ _VOCAB_PADDING: t.Final = 64
 _LAYER: t.Final = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]{1,6})\.")
 _EXPERT: t.Final = re.compile(r"\.experts\.([0-9]{1,6})\.")
 _VISION: t.Final = re.compile(
-    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|vit|image_encoder|audio_tower|audio_encoder|multi_modal_projector|mm_projector|mlp1|embed_vision|embed_audio)\."
+    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|vit|image_encoder|audio_tower|audio_encoder"
+    r"|multi_modal_projector|mm_projector|mlp1|embed_vision|embed_audio)\."
 )
 _MTP: t.Final = re.compile(r"^(?:model\.|language_model\.)*(?:mtp|mtp_block|mtp_layers|nextn)\.")
 _SKIPPED: t.Final = re.compile(r"(?:rotary_emb\.inv_freq|attn\.masked_bias|attn\.bias)$")
@@ -166,12 +167,27 @@ def _expert_share(tensor: Tensor, name: str, model: Model, split: Split) -> int 
     return _ceil(tensor.size * local, experts)
 
 
+def merge_experts(tensors: t.Iterable[Tensor]) -> t.Iterator[Tensor]:
+    """Make one entry of the equal tensors of a layer's experts: a checkpoint has tens of thousands of them."""
+    merged: dict[tuple[str, str, tuple[int, ...], int], int] = {}
+    for tensor in tensors:
+        before, found, after = tensor.name.partition(".experts.")
+        number, _dot, rest = after.partition(".")
+        if not found or not number.isdecimal():
+            yield tensor
+            continue
+        key = (before, rest, tensor.shape, tensor.size)
+        merged[key] = merged.get(key, 0) + tensor.copies
+    for (before, rest, shape, size), copies in merged.items():
+        yield Tensor(f"{before}.experts.0.{rest}", shape, size, "", copies)
+
+
 def sum_weights(tensors: t.Iterable[Tensor], model: Model, split: Split) -> Weights:
     """Add up what the rank of the largest pipeline stage loads."""
     stages = stage_ranges(len(model.layers), split.pipeline_parallel)
     totals = [0] * len(stages)
     result = Weights()
-    for tensor in tensors:
+    for tensor in merge_experts(tensors):
         part = part_of(tensor.name, model)
         whole = tensor.size * tensor.copies
         result.by_part[part] = result.by_part.get(part, 0) + whole

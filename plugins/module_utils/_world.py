@@ -220,7 +220,7 @@ class LiveWorld:
         """See World."""
         table: dict[int, str] = {}
         for name in self.list_dir("/proc"):
-            if name.isdigit():
+            if name.isdecimal():
                 comm = self._read(f"/proc/{name}/comm")
                 if comm is not None:
                     table[int(name)] = comm.rstrip("\n")
@@ -363,7 +363,7 @@ class FakeWorld:
 
     def process_table(self) -> dict[int, str]:
         """See World."""
-        pids = (int(name) for name in self.list_dir("/proc") if name.isdigit())
+        pids = (int(name) for name in self.list_dir("/proc") if name.isdecimal())
         return {pid: self.files[f"/proc/{pid}/comm"].rstrip("\n") for pid in sorted(pids) if f"/proc/{pid}/comm" in self.files}
 
     def user_name(self, uid: int) -> str | None:

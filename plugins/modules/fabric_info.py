@@ -25,6 +25,26 @@ options:
       - Seconds after which a call of C(ip) is given up.
     type: float
     default: 10
+  source:
+    description:
+      - An address of this node from which O(peers) are tried.
+    type: str
+  peers:
+    description:
+      - Addresses to reach over TCP. A refused connection counts as reached, since it proves the way there and back.
+    type: list
+    elements: str
+    default: []
+  probe_port:
+    description:
+      - The port to try. One that a firewall does not drop, such as that of the SSH server.
+    type: int
+    default: 22
+  probe_timeout:
+    description:
+      - Seconds for each of O(peers).
+    type: float
+    default: 5
 seealso:
   - plugin: unimem.dgx_spark.fabric_of
     plugin_type: filter
@@ -81,27 +101,46 @@ fabric:
       description: The address from which the SSH connection came, or null where there is none to be seen.
       type: str
       sample: 192.168.1.20
+reachable:
+  description: For each of O(peers) V(null) where it was reached, else why not.
+  returned: when O(peers) was given
+  type: dict
+  sample:
+    192.168.100.11:
+    192.168.100.12: no answer within 5 s
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._fabric import FabricError, read_interfaces
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._fabric import FabricError, probe_peers, read_interfaces
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
 
 
 def main() -> None:
-    """Read, return."""
+    """Read, try the peers, return."""
     module = AnsibleModule(
-        argument_spec={"timeout": {"type": "float", "default": 10}},
+        argument_spec={
+            "timeout": {"type": "float", "default": 10},
+            "source": {"type": "str"},
+            "peers": {"type": "list", "elements": "str", "default": []},
+            "probe_port": {"type": "int", "default": 22},
+            "probe_timeout": {"type": "float", "default": 5},
+        },
         supports_check_mode=True,
     )
+    params = module.params
+    result = {}
     try:
-        fabric = read_interfaces(LiveWorld(), os.environ.get("SSH_CONNECTION", ""), module.params["timeout"])
+        result["fabric"] = read_interfaces(LiveWorld(), os.environ.get("SSH_CONNECTION", ""), params["timeout"])
+        if params["peers"]:
+            result["reachable"] = probe_peers(params["source"] or "", params["peers"], params["probe_port"], params["probe_timeout"])
     except FabricError as exc:
         module.fail_json(msg=str(exc))
-    module.exit_json(changed=False, fabric=fabric)
+    except OSError as exc:
+        module.fail_json(msg=f"source is '{params['source']}', from which nothing can be sent on this node: {exc.strerror}")
+    module.exit_json(changed=False, **result)
 
 
 if __name__ == "__main__":

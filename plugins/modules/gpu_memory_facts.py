@@ -77,7 +77,7 @@ EXAMPLES = r"""
 
 - name: Compute the facts of a node that was recorded with unimem.dgx_spark.record
   unimem.dgx_spark.gpu_memory_facts:
-    replay: recorded/spark-01
+    replay: "{{ playbook_dir }}/recorded/spark-01"
   delegate_to: localhost
 
 # Set this variable for a group of hosts, and gathering facts includes these facts:

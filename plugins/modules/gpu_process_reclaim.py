@@ -59,6 +59,14 @@ options:
       - With V(0) all that matches is stopped.
     type: raw
     default: 0
+  always:
+    description:
+      - What is to be stopped even if O(need) does not ask for it, as in O(stop). It need not be repeated there; what is not comes after
+        what is.
+      - If any of it may not be stopped, nothing is.
+    type: list
+    elements: str
+    default: []
   kill_leftovers:
     description:
       - Send SIGKILL to what has not ended O(grace) seconds after it was asked to, if it matched O(stop) or belonged to a unit or
@@ -97,7 +105,9 @@ options:
       - When what a selector of O(stop) matches is put back. A dictionary from selectors to V(on_failure) (whenever it is asked for), V(on_undeploy)
         (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
       - V(never) says that it may be lost. Without it, transient units and containers started with C(--rm) that nothing recreates are
-        not stopped. A process can never be restored.
+        not stopped.
+      - A process that belongs to no unit and no container cannot be restored. It is not stopped if its selector has another value than
+        V(never) here.
       - The default for each selector is V(on_failure).
     type: dict
     default: {}
@@ -194,6 +204,11 @@ verdict:
   returned: always
   type: str
   sample: freed
+would:
+  description: With O(state=report), the verdict that O(state=freed) would come to now, as far as that can be seen.
+  returned: always
+  type: str
+  sample: not_enough
 message:
   description: The verdict in a sentence, with its reason.
   returned: always
@@ -277,8 +292,9 @@ freed:
   sample: 12562989056
 held_by:
   description:
-    - The processes that the driver lists at the end, as M(unimem.dgx_spark.gpu_memory_facts) returns them, each with C(permit) and
-      C(inventory), which say what would permit stopping it.
+    - The processes that the driver lists at the end, as M(unimem.dgx_spark.gpu_memory_facts) returns them. What O(protect) names is
+      protected here, too.
+    - Each has also C(listed), whether it may be stopped, and else C(permit) and C(inventory), which say what would permit it.
   returned: always
   type: list
   elements: dict
@@ -321,6 +337,7 @@ def main() -> None:
             "stop": {"type": "list", "elements": "str", "default": []},
             "protect": {"type": "list", "elements": "str", "default": []},
             "need": {"type": "raw", "default": 0},
+            "always": {"type": "list", "elements": "str", "default": []},
             "kill_leftovers": {"type": "bool", "default": False},
             "drop_page_cache": {"type": "bool", "default": False},
             "cache_paths": {"type": "list", "elements": "path", "default": []},

@@ -18,6 +18,7 @@ description:
   - What is sent to is a folder that nothing reads from; M(unimem.dgx_spark.model_tree) puts the files into place there.
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
+  - unimem.dgx_spark._attributes.actiongroup_gpu
 attributes:
   check_mode:
     support: full
@@ -59,7 +60,7 @@ options:
         required: true
       host_key:
         description:
-          - Its public host keys, one a line, as they stand in the C(.pub) files there. The best one counts.
+          - Its public host keys, as they stand in the C(.pub) files there. The best one counts.
         type: str
         required: true
       user:

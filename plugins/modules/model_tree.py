@@ -18,6 +18,7 @@ description:
     The index is a cache, and writing it does not count as a change.
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
+  - unimem.dgx_spark._attributes.actiongroup_gpu
 attributes:
   check_mode:
     support: full

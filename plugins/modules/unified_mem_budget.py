@@ -321,11 +321,13 @@ budget:
       returned: always
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._budget_module import run
 
-ARGUMENTS = {
+ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "model": {"type": "path"},
     "config": {"type": "dict"},
     "weight_bytes": {"type": "raw"},
@@ -345,8 +347,8 @@ ARGUMENTS = {
     "mem_fraction_static": {"type": "float"},
     "kv_cache_memory": {"type": "raw"},
     "max_num_seqs": {"type": "int"},
-    "max_num_batched_tokens": {"type": "int"},
-    "speculative_tokens": {"type": "int", "default": 0},
+    "max_num_batched_tokens": {"type": "int", "no_log": False},
+    "speculative_tokens": {"type": "int", "default": 0, "no_log": False},
     "prefix_caching": {"type": "bool", "default": False},
     "language_model_only": {"type": "bool", "default": False},
     "eager": {"type": "bool", "default": False},

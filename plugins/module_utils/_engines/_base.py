@@ -87,6 +87,7 @@ class Settings:
     start_timeout: int = 1800
     join_timeout: int = 300
     stop_grace: int = 30
+    shm_size: int = 10 * 1024**3
 
 
 class Engine(Protocol):

@@ -493,7 +493,7 @@ def main(argv: t.Sequence[str]) -> int:
         rank = Rank(plan, os.environ, sys.stdout.buffer)
         if not (rank.group.world >= 1 and isinstance(plan["steps"], list) and plan["steps"]):
             raise ValueError("no steps")
-    except (IndexError, KeyError, TypeError, ValueError, OSError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OSError) as error:
         sys.stderr.write(f"rank_supervisor: the rank's file cannot be used: {type(error).__name__}: {error}\n")
         return EXIT_BAD_FILE
 

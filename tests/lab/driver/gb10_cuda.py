@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 
 __all__ = ["Allocation", "alloc", "create_context", "destroy_context", "is_available", "mem_available", "mem_get_info"]
 
+# The lines that torch adds to an error of CUDA.
+_SEARCH_HINT = "Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\n"
 _ASYNC_HINT = (
-    "Search for `cudaErrorMemoryAllocation' in "
-    "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\n"
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
@@ -33,6 +33,11 @@ class _DriverError(Exception):
         super().__init__(text)
         self.code = code
         self.name = name
+
+
+def _accelerator_error(error: _DriverError) -> Exception:
+    hint = _SEARCH_HINT if error.name == "CUDA_ERROR_OUT_OF_MEMORY" else ""
+    return _torch_class("AcceleratorError")(f"CUDA error: {error}\n{hint}{_ASYNC_HINT}")
 
 
 def _torch_class(*names: str) -> type[Exception]:
@@ -69,11 +74,18 @@ def _request(verb: str, **arguments: object) -> dict[str, str]:
     return values
 
 
+def _meminfo() -> dict[str, str]:
+    try:
+        return _request("meminfo")
+    except _DriverError as error:
+        raise _accelerator_error(error) from error
+
+
 def is_available() -> bool:
     """Whether the driver answers and has a device; creates nothing."""
     try:
-        _request("meminfo")
-    except (RuntimeError, _DriverError):
+        _meminfo()
+    except RuntimeError:
         return False
     return True
 
@@ -86,7 +98,7 @@ def create_context(device: int = 0) -> int:
     try:
         return int(_request("context", device=device)["bytes"])
     except _DriverError as error:
-        raise _torch_class("AcceleratorError")(f"CUDA error: {error}\n{_ASYNC_HINT}") from error
+        raise _accelerator_error(error) from error
 
 
 class Allocation:
@@ -98,7 +110,10 @@ class Allocation:
 
     def free(self) -> None:
         """Give the memory back to the driver."""
-        _request("free", id=self.handle)
+        try:
+            _request("free", id=self.handle)
+        except _DriverError as error:
+            raise _accelerator_error(error) from error
 
 
 def alloc(size: int, device: int = 0) -> Allocation:
@@ -110,7 +125,7 @@ def alloc(size: int, device: int = 0) -> Allocation:
         answer = _request("alloc", device=device, bytes=size)
     except _DriverError as error:
         if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
-            raise _torch_class("AcceleratorError")(f"CUDA error: {error}\n{_ASYNC_HINT}") from error
+            raise _accelerator_error(error) from error
         free, total = mem_get_info()
         raise _torch_class("OutOfMemoryError", "cuda.OutOfMemoryError")(
             f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU {device} has a total capacity of {total / 2**30:.2f} GiB "
@@ -121,15 +136,18 @@ def alloc(size: int, device: int = 0) -> Allocation:
 
 def mem_get_info() -> tuple[int, int]:
     """(free, total) in bytes as cudaMemGetInfo has it on a GB10: the host's MemFree and MemTotal."""
-    answer = _request("meminfo")
+    answer = _meminfo()
     return int(answer["free"]), int(answer["total"])
 
 
 def mem_available() -> int:
     """The host's MemAvailable in bytes, as the driver sees it."""
-    return int(_request("meminfo")["available"])
+    return int(_meminfo()["available"])
 
 
 def destroy_context() -> None:
     """Release this process's context and all its allocations now."""
-    _request("destroy")
+    try:
+        _request("destroy")
+    except _DriverError as error:
+        raise _accelerator_error(error) from error

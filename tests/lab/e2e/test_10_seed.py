@@ -29,7 +29,8 @@ def test_the_embeddings_service_runs_and_answers(full_page_cache: None) -> None:
     answer = on_host(
         "spark-02", "python3", "-c",
         "import json,urllib.request as u;"
-        "q=u.Request('http://127.0.0.1:8001/v1/embeddings',json.dumps({'model':'embeddings','input':['one pool']}).encode(),{'Content-Type':'application/json'});"
+        "body=json.dumps({'model':'embeddings','input':['one pool']}).encode();"
+        "q=u.Request('http://127.0.0.1:8001/v1/embeddings',body,{'Content-Type':'application/json'});"
         "print(u.urlopen(q,timeout=20).read().decode())",
     ).stdout
     vector = json.loads(answer)["data"][0]["embedding"]

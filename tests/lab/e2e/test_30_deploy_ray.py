@@ -92,7 +92,8 @@ def test_undeploy_puts_everything_back(deployed: Run, before: dict[str, dict[str
         assert missing < 0.05 * before[host]["MemTotal"], f"{host} lacks {missing / 2**20:.0f} MiB after undeploy"
     service = unit("spark-02", "vllm-embeddings.service")
     assert service["ActiveState"] == "active" and service["UnitFileState"] == "enabled"
-    assert on_host("spark-02", "python3", "-c", "import urllib.request as u;print(u.urlopen('http://127.0.0.1:8001/health',timeout=20).status)").stdout.strip() == "200"
+    ask = "import urllib.request as u;print(u.urlopen('http://127.0.0.1:8001/health',timeout=20).status)"
+    assert on_host("spark-02", "python3", "-c", ask).stdout.strip() == "200"
 
 
 def test_a_second_undeploy_changes_nothing(deployed: Run) -> None:

@@ -97,6 +97,7 @@ class Groups(ABC):
     def kill(self, group: str, deadline: float = 20.0) -> set[int]:
         """SIGKILL all in a group until none is left; returns those that are still there at the deadline (seconds)."""
         end = time.monotonic() + deadline
+        self._thaw(group)
         while left := self.processes(group):
             for pid in left:
                 try:
@@ -107,6 +108,22 @@ class Groups(ABC):
                 return left
             time.sleep(0.05)
         return set()
+
+    def _thaw(self, group: str) -> None:
+        """Under v1 a frozen process (a paused container, one frozen by the driver's knobs) takes no signal, not even KILL."""
+        for directory in self.directories(group):
+            for state in directory.rglob("freezer.state"):
+                try:
+                    state.write_text("THAWED", encoding="ascii")
+                except FileNotFoundError:
+                    continue
+
+    @abstractmethod
+    def forget_cache(self, group: str) -> None:
+        """Drop the page cache charged to a group: as a machine does that is switched off.
+
+        It would outlive the group, charged to nobody, and the next start of the host would find its files cached for free.
+        """
 
     def remove(self, deadline: float = 10.0) -> list[Path]:
         """Remove every group; returns the directories that would not go."""
@@ -159,6 +176,9 @@ class GroupsV1(Groups):
             (top / "memory.swappiness").write_text("0", encoding="ascii")  # the pool has no swap
             (top / "memory.limit_in_bytes").write_text(str(memory), encoding="ascii")
 
+    def forget_cache(self, group: str) -> None:
+        (self.memory_directory(group) / "memory.force_empty").write_text("0", encoding="ascii")
+
 
 class GroupsV2(Groups):
     """The unified hierarchy."""
@@ -185,6 +205,15 @@ class GroupsV2(Groups):
         if memory is not None:
             (directory / "memory.swap.max").write_text("0", encoding="ascii")
             (directory / "memory.max").write_text(str(memory), encoding="ascii")
+
+    def forget_cache(self, group: str) -> None:
+        directory = self.memory_directory(group)
+        with open(directory / "memory.reclaim", "w", encoding="ascii") as file:
+            try:
+                file.write((directory / "memory.current").read_text(encoding="ascii"))
+                file.flush()
+            except BlockingIOError:  # not all of it could go: some is dirty
+                return
 
 
 def _walk(top: Path) -> Iterator[Path]:

@@ -61,7 +61,7 @@ def run_logged(
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [str(word) for word in argv]
     with log.open("w", encoding="utf-8") as out:
-        with subprocess.Popen(
+        process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -69,15 +69,13 @@ def run_logged(
             cwd=cwd,
             env={**os.environ, **env} if env else None,
             preexec_fn=before_exec,
-        ) as process:
-            try:
-                status = process.wait(timeout)
-            except subprocess.TimeoutExpired as problem:
-                process.kill()
-                raise LabError(f"{what} did not end within {timeout:g} seconds.", f"Its output is in {log}.") from problem
-            except BaseException:
-                process.kill()
-                raise
+        )
+    try:
+        status = process.wait(timeout)
+    except subprocess.TimeoutExpired as problem:
+        raise LabError(f"{what} did not end within {timeout:g} seconds.", f"Its output is in {log}.") from problem
+    finally:
+        process.kill()  # does nothing to one that has ended; its children are in a control group of ours
     if status != 0:
         end = tail(log.read_text(encoding="utf-8", errors="replace"))
         raise LabError(f"{what} failed with {status}; the whole output is in {log}.", end)

@@ -8,6 +8,9 @@ from __future__ import annotations
 class LabError(Exception):
     """Something that the person who runs the lab must know. ``problem`` says what, ``remedy`` what to do."""
 
+    #: what lab.py ends with
+    status = 1
+
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
@@ -15,3 +18,9 @@ class LabError(Exception):
 
     def __str__(self) -> str:
         return f"{self.problem}\n  {self.remedy}" if self.remedy else self.problem
+
+
+class CannotRunHere(LabError):
+    """The machine lacks what the lab needs, and nothing was made. `make demo` shows a plan instead then."""
+
+    status = 3

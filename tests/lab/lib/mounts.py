@@ -41,7 +41,8 @@ def overlay(lowers: Sequence[Path], upper: Path, work: Path, target: Path) -> No
     """Lay ``upper`` over ``lowers`` (the first is the topmost) at ``target``."""
     for path in (*lowers, upper, work):
         if set(str(path)) & set(":,\\"):
-            raise LabError(f"The path {path} contains one of the characters : , \\ which an overlay mount cannot take.", "Move the checkout or set LAB_DIR and LAB_CACHE.")
+            problem = f"The path {path} contains one of the characters : , \\ which an overlay mount cannot take."
+            raise LabError(problem, "Move the checkout or set LAB_DIR and LAB_CACHE.")
     for directory in (upper, work, target):
         directory.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={':'.join(str(path) for path in lowers)},upperdir={upper},workdir={work}"

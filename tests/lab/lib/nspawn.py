@@ -12,6 +12,7 @@ from pathlib import Path
 
 from . import cgroups, network, plan, poolfs
 from .errors import LabError
+from .paths import SOURCE
 
 INIT = "/usr/lib/unimem-lab/init"
 POOL_IN_HOST = "/var/lib/unimem-lab/pool"
@@ -47,7 +48,7 @@ def argv(host: plan.Host, docker: Path) -> list[str]:
 def start_pool(groups: cgroups.Groups, host: plan.Host, log: Path, driver_unit: str) -> None:
     """Start serving the host's memory figures; returns when they can be read."""
     host.pool.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(Path(poolfs.__file__)), "--mount", str(host.pool), "--name", host.machine]
+    command = [sys.executable, "-m", poolfs.__name__, "--mount", str(host.pool), "--name", host.machine]
     command += ["--cgroup", str(groups.memory_directory(host.name)), "--driver-unit", driver_unit]
     ready, child_end = os.pipe()
     try:
@@ -57,6 +58,7 @@ def start_pool(groups: cgroups.Groups, host: plan.Host, log: Path, driver_unit: 
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                cwd=SOURCE,
                 start_new_session=True,
                 pass_fds=[child_end],
                 preexec_fn=lambda: groups.join(cgroups.HELPERS),
@@ -93,3 +95,11 @@ def power_off(groups: cgroups.Groups, host: str) -> None:
                 os.kill(pid, signal.SIGTERM)
         except (FileNotFoundError, ProcessLookupError):
             continue
+
+
+def forget() -> None:
+    """Remove the empty directories that systemd-nspawn itself does not remove where /run is not a tmpfs."""
+    for host in plan.HOSTS:
+        directory = Path("/run/systemd/nspawn/propagate", host.machine)
+        if directory.is_dir():
+            directory.rmdir()

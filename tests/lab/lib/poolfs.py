@@ -10,7 +10,7 @@ show the container's own usage, where on a real machine every container sees the
 host's, whoever asks. The FUSE protocol (include/uapi/linux/fuse.h, version 7) is spoken directly: a handful of its
 requests is all that two files need, and the lab then needs neither a library nor a service of the machine.
 
-Runs as a process of its own: ``python3 poolfs.py --mount DIR --cgroup DIR --name NAME``; it ends when it is unmounted.
+Runs as a process of its own: ``python3 -m lib.poolfs --mount DIR --cgroup DIR --name NAME``; it ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-if __package__:
-    from . import meminfo
-else:  # started as a program of its own
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import meminfo  # type: ignore[no-redef]
+from . import meminfo
 
 LOOKUP, FORGET, GETATTR, SETATTR = 1, 2, 3, 4
 OPEN, READ, WRITE, STATFS, RELEASE, FLUSH, INIT = 14, 15, 16, 17, 18, 25, 26
@@ -164,6 +160,8 @@ class Server:
                 if problem.errno == errno.ENODEV:  # unmounted
                     return
                 raise
+            if len(request) < IN_HEADER.size:  # the other end is gone
+                return
             _length, opcode, unique, node, *_rest = IN_HEADER.unpack_from(request)
             body = request[IN_HEADER.size :]
             if opcode in NO_REPLY:

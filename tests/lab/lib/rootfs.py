@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import shutil
@@ -58,13 +59,12 @@ MASKED = (
 )
 #: Removed from the shared root: each host gets its own.
 OWN_OF_A_HOST = ("etc/machine-id", "var/lib/dbus/machine-id", "etc/hostname")
-#: Room for the root file system, the downloads of its packages and what layers add (the engine's image, twice).
-NEEDED_BYTES = 12 * (1 << 30)
 
 
 def key() -> str:
-    """The hash of this recipe."""
-    return recipe.hash_paths(Path(__file__).parent, [Path(__file__)], [platform.machine()])
+    """The hash of this recipe: what is installed, and what is done to it after."""
+    parts = [platform.machine(), SUITE, *PACKAGES, USER, *MASKED, *OWN_OF_A_HOST, inspect.getsource(customise)]
+    return recipe.hash_paths(Path(__file__).parent, [], parts)
 
 
 def directory(cache: Path) -> Path:

@@ -13,14 +13,24 @@ import pytest
 from gb10_driver import DRIVER_SOURCES, Driver, running_driver
 
 
+def build(layer: Path, directory: Path) -> Path:
+    """The programs of a layer of the lab, as its build.sh makes them."""
+    done = subprocess.run([layer / "build.sh", "--flat", directory], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"{layer.name} does not build:\n{done.stdout}{done.stderr}", pytrace=False)
+    return directory
+
+
 @pytest.fixture(scope="session")
 def driver_binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """gb10-simd, nvidia-smi and libnvidia-ml.so.1 as the lab builds them."""
-    directory = tmp_path_factory.mktemp("gb10-driver")
-    done = subprocess.run([DRIVER_SOURCES / "build.sh", "--flat", directory], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.fail(f"the simulated driver does not build:\n{done.stdout}{done.stderr}", pytrace=False)
-    return directory
+    """gb10-simd, nvidia-smi and libnvidia-ml.so.1."""
+    return build(DRIVER_SOURCES, tmp_path_factory.mktemp("gb10-driver"))
+
+
+@pytest.fixture(scope="session")
+def service_binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """vllm (the embeddings server) and llama-server."""
+    return build(DRIVER_SOURCES.parent / "services", tmp_path_factory.mktemp("gb10-services"))
 
 
 @pytest.fixture

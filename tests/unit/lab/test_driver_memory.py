@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -163,7 +164,8 @@ def test_pool_is_held_for_nobody(driver_binaries: Path, short_directory: Path) -
         assert driver.status()["pool"] == 96 * MIB
         assert driver.status()["allocations"] == []
         assert "No running processes found" in driver.nvidia_smi().stdout
-        driver.set(pool=0)
+        assert "the pool cannot give that much" in driver.ctl("set", "pool=4096GiB", check=False).stderr
+        assert re.search(r"^  pool +0 ", driver.ctl("knobs").stdout, re.MULTILINE), "what is held is what the knob says"
         assert driver.resident() < before + 16 * MIB
 
 

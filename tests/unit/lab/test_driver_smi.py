@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from gb10_driver import MIB, Driver
@@ -40,7 +40,7 @@ GB10_TABLE = """\
 
 def test_table(driver: Driver) -> None:
     done = driver.nvidia_smi()
-    date, _, table = done.stdout.partition("\n")
+    date, _newline, table = done.stdout.partition("\n")
     assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4} {7}", date)
     assert table == GB10_TABLE
     assert done.returncode == 0
@@ -235,7 +235,7 @@ def test_ordinary_users_see_all_and_turn_no_knobs(driver: Driver, driver_binarie
 def test_fast(driver: Driver) -> None:
     driver.nvidia_smi()
     best = 1.0
-    for _ in range(5):
+    for _round in range(5):
         start = time.perf_counter()
         driver.nvidia_smi()
         best = min(best, time.perf_counter() - start)

@@ -661,7 +661,10 @@ static bool apply_knobs(void)
     if (wanted == pool_held.bytes)
         return true;
     let_go(&pool_held);
-    return hold(&pool_held, wanted);
+    if (hold(&pool_held, wanted))
+        return true;
+    memcpy(find_knob("pool")->value, "0", 2);   /* what is held now */
+    return false;
 }
 
 /* ---------------------------------------------------------------- connections */
@@ -1252,16 +1255,21 @@ static void notify_ready(void)
     close(fd);
 }
 
-static bool set_baseline(char *assignment)
+static bool set_baseline(const char *assignment)
 {
-    char *value = strchr(assignment, '=');
+    char name[64];
+    size_t length = strcspn(assignment, "=");
 
-    if (value == NULL)
+    if (assignment[length] != '=' || length >= sizeof name) {
+        say("%s: a knob is set as NAME=VALUE", assignment);
         return false;
-    *value++ = '\0';
-    struct knob *target = find_knob(assignment);
+    }
+    memcpy(name, assignment, length);
+    name[length] = '\0';
+    const char *value = assignment + length + 1;
+    struct knob *target = find_knob(name);
     if (target == NULL || !acceptable(target, value)) {
-        say(target == NULL ? "there is no knob %s" : "knob %s takes %s", assignment, target == NULL ? "" : target->choices);
+        say(target == NULL ? "there is no knob %s" : "knob %s takes %s", name, target == NULL ? "" : target->choices);
         return false;
     }
     snprintf(target->baseline, sizeof target->baseline, "%s", value);

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Change the four places of vLLM 0.32.0 that keep its CPU build from standing in for a GPU build.
+"""Change the places of vLLM 0.32.0 that keep its CPU build from standing in for a GPU build.
 
 Each replacement must find the source text it expects exactly once: another version of the engine stops the image
 build with a sentence instead of giving an engine that behaves differently in silence.
@@ -29,6 +29,19 @@ REPLACEMENTS = [
         "vllm/platforms/cpu.py",
         'parallel_config.worker_cls = "vllm.v1.worker.cpu_worker.CPUWorker"',
         'parallel_config.worker_cls = "gb10_worker.GB10Worker"',
+    ),
+    # Starting processes: by the environment, as in a GPU build. The CPU build insists on spawn.
+    (
+        "vllm/platforms/cpu.py",
+        '        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"\n',
+        '        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")\n',
+    ),
+    # Collectives: over the network always. A node has one GPU, so no two ranks share a node's /dev/shm; under Ray the
+    # ranks agree on a name all the same, and the rank on the second node fails with "open shm in SHMManager failed".
+    (
+        "vllm/distributed/device_communicators/cpu_communicator.py",
+        "        return len(set(names)) == 1\n",
+        "        return False\n",
     ),
     # The KV pool: device memory, held by the driver, and not this process's resident memory.
     (

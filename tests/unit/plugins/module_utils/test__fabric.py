@@ -169,6 +169,7 @@ def test_second_node_behind_the_first() -> None:
         }
     )
     assert chosen["spark-01"] | {"also": []} == {
+        "name": "spark-01",
         "interface": "enp1s0f0np0",
         "address": "192.168.200.12",
         "prefix": 24,

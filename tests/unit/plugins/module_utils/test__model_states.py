@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _model_index
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_index import Index, compare, hash_all, hash_file
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_states import IncompleteModel, evicted, indexed, prepared, published

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import (
     Entry,
     TreeError,

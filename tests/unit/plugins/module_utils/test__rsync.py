@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
+
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import EXIT_CODES, PushError, push, rsync_argv
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import Peer, PeerError, peer_from, refusal, rsh_text, ssh_argv
 

@@ -1,0 +1,619 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import contextlib
+import random
+import typing as t
+
+import pytest
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
+from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
+    GIB,
+    Died,
+    Proc,
+    SimulatedNode,
+    container,
+    unit,
+)
+
+EMBEDDINGS = "unit:vllm-embeddings.service"
+
+
+def params(tmp_path: t.Any, **changes: t.Any) -> dict[str, t.Any]:
+    made = {
+        "state": "freed",
+        "stop": [],
+        "protect": [],
+        "need": 0,
+        "always": [],
+        "kill_leftovers": False,
+        "drop_page_cache": False,
+        "cache_paths": [],
+        "grace": 30,
+        "timeout": 300,
+        "rounds": 3,
+        "restore": {},
+        "reason": "any",
+        "journal": str(tmp_path / "state" / "journal.json"),
+    }
+    made.update(changes)
+    return made
+
+
+def go(node: SimulatedNode, tmp_path: t.Any, check: bool = False, **changes: t.Any) -> dict[str, t.Any]:
+    """Run the module on a simulated node; the result, with ``failed`` and ``msg`` where it fails."""
+    result, failure = run(node, params(tmp_path, **changes), check, str(tmp_path / "locks"))
+    return {**result, "failed": failure is not None, "msg": failure or ""}
+
+
+def seed_node() -> SimulatedNode:
+    """The seed's worker: a unit that runs a container, and a process that shows up when they are gone."""
+    node = SimulatedNode(total=120 * GIB, base=7 * GIB, cache=90 * GIB)
+    wrapped = container("vllm_embeddings", 1, policy="unless-stopped")
+    node.add_unit(
+        unit("vllm-embeddings.service", commands=(("/usr/bin/docker", "run", "--name", "vllm_embeddings", "image"),)),
+        Proc(100, "docker", rss=GIB // 100, uid=0, user="root", argv=("/usr/bin/docker", "run", "--name", "vllm_embeddings", "image")),
+    )
+    node.add_container(wrapped, Proc(101, "VLLM::EngineCore", gpu=int(11.7 * GIB)), wrapper=EMBEDDINGS)
+    node.links["vllm-embeddings.service"] = {
+        "/etc/systemd/system/multi-user.target.wants/vllm-embeddings.service": "/etc/systemd/system/vllm-embeddings.service"
+    }
+    node.late.append((EMBEDDINGS, Proc(202, "stray", gpu=int(7.8 * GIB))))
+    return node
+
+
+def did(result: dict[str, t.Any], round_number: int | None = None) -> list[tuple[str, str, str]]:
+    return [(row["layer"], row["target"], row["action"]) for row in result["actions"] if round_number in (None, row["round"])]
+
+
+# The seed
+
+
+def test_seed_unit_then_container_then_stray_on_the_second_look(tmp_path):
+    node = seed_node()
+    before = node.state()
+    result = go(node, tmp_path, stop=[EMBEDDINGS, "process:stray"], need=110 * GIB)
+    assert not result["failed"], result["msg"]
+    assert result["verdict"] == "freed" and result["changed"]
+    assert did(result, 1) == [
+        ("unit", "vllm-embeddings.service", "disable"),
+        ("unit", "vllm-embeddings.service", "stop"),
+        ("container", "vllm_embeddings", "set_restart_policy_no"),
+        ("container", "vllm_embeddings", "stop"),
+    ]
+    assert did(result, 2) == [("process", "stray (pid 202)", "terminate")]
+    assert node.log.index("stop vllm-embeddings.service") < node.log.index("policy vllm_embeddings no")
+    assert node.signals == [(202, 15)]
+    assert result["after"]["allocatable"] >= 110 * GIB
+    assert not any(row["name"] in ("stray", "VLLM::EngineCore") for row in result["held_by"])
+    restored = go(node, tmp_path, state="restored")
+    assert restored["verdict"] == "restored" and restored["changed"], restored["msg"]
+    assert node.state() == before
+    again = go(node, tmp_path, state="restored")
+    assert again["verdict"] == "restored" and not again["changed"]
+
+
+def test_second_run_changes_nothing(tmp_path):
+    node = seed_node()
+    wanted = {"stop": [EMBEDDINGS, "process:stray"], "need": 110 * GIB}
+    assert go(node, tmp_path, **wanted)["changed"]
+    log = list(node.log)
+    result = go(node, tmp_path, **wanted)
+    assert (result["verdict"], result["changed"], node.log) == ("nothing_to_do", False, log)
+
+
+def test_check_mode_plans_what_the_run_then_does(tmp_path):
+    wanted = {"stop": [EMBEDDINGS, "process:stray"], "need": 110 * GIB}
+    node = seed_node()
+    plan = go(node, tmp_path, check=True, stop=[EMBEDDINGS, "process:stray"], need=0)
+    assert plan["changed"] and plan["verdict"] == "freed" and node.log == []
+    assert not (tmp_path / "state").exists() and not (tmp_path / "locks").exists()
+    assert all(row["result"] == "planned" for row in plan["actions"])
+    node = seed_node()
+    real = go(node, tmp_path, stop=wanted["stop"], need=0)
+    assert did(plan) == did(real, 1)
+    assert did(real, 2) == [("process", "stray (pid 202)", "terminate")]
+
+
+def test_report_touches_nothing_and_never_fails(tmp_path):
+    node = seed_node()
+    node.euid = 1000
+    result = go(node, tmp_path, state="report", stop=[EMBEDDINGS], need=110 * GIB)
+    assert result["verdict"] == "reported" and not result["failed"] and not result["changed"]
+    assert node.log == [] and not (tmp_path / "state").exists()
+    assert "root" in result["refused"][0]["reason"]
+
+
+# How much
+
+
+def tenants(node: SimulatedNode, *sizes: int) -> list[str]:
+    selectors = []
+    for number, size in enumerate(sizes, 1):
+        node.add_unit(unit(f"t{number}.service"), Proc(100 + number, f"t{number}", gpu=size * GIB))
+        selectors.append(f"unit:t{number}.service")
+    return selectors
+
+
+def test_stops_in_order_and_no_more_than_needed(tmp_path):
+    node = SimulatedNode(base=6 * GIB)
+    stop = tenants(node, 10, 20, 30)
+    result = go(node, tmp_path, stop=stop, need=node.memory("unified")["allocatable"] + 25 * GIB)
+    assert [row[1] for row in did(result) if row[2] == "stop"] == ["t1.service", "t2.service"]
+    assert [row["target"] for row in result["spared"]] == ["t3.service"]
+    assert node.units["unit:t3.service"].running
+
+
+def test_an_early_tenant_without_which_it_is_reached_stays(tmp_path):
+    node = SimulatedNode(base=6 * GIB)
+    stop = tenants(node, 1, 30)
+    go(node, tmp_path, stop=stop, need=node.memory("unified")["allocatable"] + 25 * GIB)
+    assert node.units["unit:t1.service"].running and not node.units["unit:t2.service"].running
+
+
+def test_not_enough_stops_nothing_and_says_who_holds_it(tmp_path):
+    node = SimulatedNode(base=6 * GIB)
+    stop = tenants(node, 10)
+    node.add_unit(unit("ollama.service"), Proc(300, "ollama", gpu=40 * GIB))
+    result = go(node, tmp_path, stop=stop, need=110 * GIB)
+    assert result["failed"] and result["verdict"] == "not_enough" and node.log == [] and not result["changed"]
+    assert "selector: 'unit:ollama.service'" in result["msg"] and "40.0 GiB" in result["msg"]
+    assert not (tmp_path / "state").exists()
+
+
+def test_need_that_is_there_already(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    result = go(node, tmp_path, stop=stop, need="20 GiB")
+    assert (result["verdict"], node.log) == ("nothing_to_do", [])
+
+
+def test_a_process_that_the_driver_does_not_size_counts_with_what_nobody_accounts_for(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service"), Proc(1000, "t", gpu=50 * GIB, sized=False))
+    result = go(node, tmp_path, stop=["unit:t.service"], need=100 * GIB)
+    assert result["verdict"] == "freed"
+
+
+def test_memory_that_comes_back_late_is_waited_for(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service"), Proc(1000, "t", gpu=50 * GIB, slow_release=100.0))
+    result = go(node, tmp_path, stop=["unit:t.service"], need=100 * GIB)
+    assert result["verdict"] == "freed" and 100 <= node.clock < 110
+    values = [have for _seconds, have in result["trajectory"]]
+    assert values[0] < 100 * GIB <= values[-1] and values == sorted(values)
+
+
+def test_memory_that_the_driver_keeps_is_its_own_verdict(tmp_path):
+    node = SimulatedNode()
+    node.driver_keeps = True
+    node.add_unit(unit("t.service"), Proc(1000, "t", gpu=50 * GIB))
+    for need in (0, 100 * GIB):
+        result = go(node, tmp_path, stop=["unit:t.service"], need=need, timeout=60)
+        assert result["verdict"] == ("held_by_driver" if need == 0 else "not_enough"), result["msg"]
+
+
+def test_others_that_grow_meanwhile_do_not_make_it_wait(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service"), Proc(1000, "t", gpu=20 * GIB))
+    node.late.append(("unit:t.service", Proc(500, "other", gpu=15 * GIB)))
+    result = go(node, tmp_path, stop=["unit:t.service"])
+    assert result["verdict"] == "freed" and node.clock < 15
+
+
+# Processes
+
+
+def test_bare_process_gets_term_only(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(50, "llama-server", gpu=GIB, ignores_term=True))
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "still_held" and node.signals == [(50, 15)]
+    assert "kill_leftovers" in result["actions"][0]["result"]
+
+
+def test_kill_leftovers_kills_what_ignored_term_after_the_grace_time(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(50, "llama-server", gpu=GIB, ignores_term=True))
+    result = go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True, grace=7)
+    assert result["verdict"] == "freed" and node.signals == [(50, 15), (50, 9)]
+    assert result["actions"][0]["result"] == "killed" and node.clock >= 7
+
+
+def test_stuck_in_the_kernel(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(50, "llama-server", gpu=GIB, unkillable=True))
+    result = go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True)
+    assert result["verdict"] == "unkillable_reboot" and "state D" in result["actions"][0]["result"]
+
+
+def test_respawning_names_who_starts_it_and_gives_up(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(40, "watchdog.sh", listed=False))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, comes_back=True, parent=40))
+    result = go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True)
+    assert result["verdict"] == "respawning" and "watchdog.sh (pid 40)" in result["msg"]
+    assert len(node.signals) == 2
+
+
+def test_pid_that_was_used_again_is_left_alone(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(50, "llama-server", gpu=GIB))
+    scene = node.scene
+
+    def later(facts):
+        seen = scene(facts)
+        if not node.signals and 50 in node.procs and node.procs[50].name == "llama-server":
+            node.procs[50] = Proc(50, "postgres", start_time=2000, listed=False)
+        return seen
+
+    node.scene = later
+    go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True)
+    assert node.signals == [] and node.procs[50].name == "postgres"
+
+
+def test_signalling_that_is_not_permitted(tmp_path):
+    node = SimulatedNode()
+    node.deny.add("signal")
+    node.add_process(Proc(50, "llama-server", gpu=GIB))
+    assert go(node, tmp_path, stop=["process:llama*"])["verdict"] == "not_permitted"
+
+
+def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", kill_mode="process"), Proc(1000, "t", rss=GIB))
+    node.add_process(Proc(1001, "VLLM::EngineCore", gpu=20 * GIB, unit=None))
+    orphan = node.procs[1001]
+    end_of = node.end_of
+
+    def leave(key):
+        end_of(key)
+        node.procs.setdefault(1001, orphan)
+        node.procs[1001].unit = "unit:t.service"
+
+    node.end_of = leave
+    node.procs[1001].unit = "unit:t.service"
+    result = go(node, tmp_path, stop=["unit:t.service"])
+    assert result["verdict"] == "freed", result["msg"]
+    assert node.signals == [(1001, 15)]
+    assert [row["round"] for row in result["actions"] if row["layer"] == "process"] == [2]
+
+
+# Containers
+
+
+def test_container_policy_comes_before_its_stop(tmp_path):
+    node = SimulatedNode()
+    node.add_container(container("comfyui", 2), Proc(60, "python3", gpu=8 * GIB))
+    result = go(node, tmp_path, stop=["container:comfyui"])
+    assert result["verdict"] == "freed" and node.log == ["policy comfyui no", "SIGTERM comfyui"]
+    restored = go(node, tmp_path, state="restored")
+    assert restored["verdict"] == "restored"
+    made = next(iter(node.containers.values()))
+    assert (made.policy, made.running) == ("always", True)
+
+
+def test_container_that_ignores_its_stop_signal_is_killed_only_where_allowed(tmp_path):
+    for allowed, verdict in ((False, "still_held"), (True, "freed")):
+        node = SimulatedNode()
+        node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB, ignores_term=True))
+        result = go(node, tmp_path / verdict, stop=["container:c"], kill_leftovers=allowed, grace=3)
+        assert result["verdict"] == verdict
+        assert ("SIGKILL c" in node.log) is allowed
+
+
+def test_container_that_its_policy_brought_back_when_its_unit_stopped_is_stopped_too(tmp_path):
+    node = seed_node()
+    node.late.clear()
+    node.deny.add("policy revives")
+    result = go(node, tmp_path, stop=[EMBEDDINGS])
+    assert result["verdict"] == "freed"
+    assert not any(each.running for each in node.containers.values())
+
+
+def test_second_engine_that_went_away(tmp_path):
+    node = SimulatedNode()
+    node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB))
+    scene = node.scene
+
+    def vanish(facts):
+        seen = scene(facts)
+        node.engines.clear()
+        return seen
+
+    node.scene = vanish
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["failed"] and "does not answer any more" in result["actions"][-1]["result"]
+
+
+# Units
+
+
+def test_unit_that_was_started_anew_meanwhile_is_left_alone_in_that_round(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    record = node.systemd.disable
+    once: list[str] = []
+
+    def restart(name, uid, timeout):
+        record(name, uid, timeout)
+        if not once:
+            once.append(name)
+            node.units["unit:t1.service"] = node.units["unit:t1.service"]._replace(invocation="another")
+
+    node.systemd.disable = restart
+    result = go(node, tmp_path, stop=stop)
+    rows = [row for row in result["actions"] if row["action"] == "stop"]
+    assert "started anew" in rows[0]["result"] and rows[1]["result"] == "stopped" and rows[1]["round"] == 2
+
+
+def test_failed_disable_stops_nothing_and_is_undone(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10, 20)
+    disable = node.systemd.disable
+
+    def second_fails(name, uid, timeout):
+        if name == "t2.service":
+            node.deny.add("disable")
+        disable(name, uid, timeout)
+
+    node.systemd.disable = second_fails
+    before = node.state()
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and not result["changed"]
+    assert node.state() == before and not any(line.startswith("stop ") for line in node.log)
+
+
+def test_stop_that_polkit_denies(tmp_path):
+    node = SimulatedNode()
+    node.deny.add("stop")
+    stop = tenants(node, 10)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and "Access denied" in result["msg"]
+
+
+def test_generated_unit_is_masked_and_unmasked(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("quadlet.service", file_state="generated"), Proc(70, "python3", gpu=GIB))
+    before = node.state()
+    go(node, tmp_path, stop=["unit:quadlet.service"])
+    assert node.units["unit:quadlet.service"].file_state == "masked"
+    assert go(node, tmp_path, state="restored")["verdict"] == "restored"
+    assert node.state() == before and "daemon-reload" not in node.log
+
+
+def test_sockets_are_stopped_before_and_started_before_their_service(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", triggered_by=("t.socket",)), Proc(70, "python3", gpu=GIB))
+    node.others["unit:t.socket"] = unit("t.socket", triggers=("t.service",), sub_state="listening")
+    before = node.state()
+    go(node, tmp_path, stop=["unit:t.service"])
+    assert node.log.index("stop t.socket") < node.log.index("stop t.service")
+    go(node, tmp_path, state="restored")
+    assert node.log.index("start t.socket") < node.log.index("start t.service")
+    assert node.state() == before
+
+
+# The page cache
+
+
+def test_cache_alone_may_be_enough(tmp_path):
+    node = seed_node()
+    node.late.clear()
+    result = go(node, tmp_path, stop=[EMBEDDINGS], need=90 * GIB, drop_page_cache=True)
+    assert did(result) == [("cache", "page cache", "drop")] and result["verdict"] == "freed" and result["changed"]
+    assert node.units[EMBEDDINGS].running
+    again = go(node, tmp_path, stop=[EMBEDDINGS], need=90 * GIB, drop_page_cache=True)
+    assert again["verdict"] == "nothing_to_do" and not again["changed"]
+
+
+def test_files_first_and_the_whole_cache_only_if_that_was_not_enough(tmp_path):
+    node = seed_node()
+    node.late.clear()
+    result = go(node, tmp_path, need=50 * GIB, drop_page_cache=True, cache_paths=["/models/x"])
+    assert node.log == ["evict /models/x"] and result["verdict"] == "freed"
+    node = seed_node()
+    node.late.clear()
+    go(node, tmp_path, need=100 * GIB, drop_page_cache=True, cache_paths=["/models/x"])
+    assert node.log == ["evict /models/x", "drop the page cache"]
+
+
+def test_whole_cache_without_root_is_said_and_not_done(tmp_path):
+    node = SimulatedNode(euid=1000, cache=90 * GIB)
+    result = go(node, tmp_path, need=100 * GIB, drop_page_cache=True)
+    assert node.log == [] and any("needs root" in note for note in result["notes"]) and not result["changed"]
+
+
+# The driver
+
+
+def test_driver_that_hangs_stops_nothing(tmp_path):
+    node = SimulatedNode(klass="unresponsive")
+    stop = tenants(node, 10)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "unresponsive_driver" and node.log == []
+
+
+# The journal
+
+
+def test_damaged_journal_stops_nothing(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    go(node, tmp_path, stop=stop)
+    go(node, tmp_path, state="restored")
+    (tmp_path / "state" / "journal.json").write_text("{")
+    log = list(node.log)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and "damaged" in result["msg"] and node.log == log
+
+
+def test_journal_that_cannot_be_written_stops_nothing(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    (tmp_path / "state").mkdir(mode=0o755)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and "0700" in result["msg"] and node.log == []
+
+
+def test_entry_of_an_earlier_run_is_added_to_and_keeps_the_first_state(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10, 20)
+    before = node.state()
+    go(node, tmp_path, stop=stop[:1])
+    # Somebody starts it by hand, still disabled; then it is evicted again with another one.
+    node.systemd.start("t1.service", None, 1)
+    go(node, tmp_path, stop=stop)
+    assert go(node, tmp_path, state="restored")["verdict"] == "restored"
+    assert node.state() == before
+
+
+def crash_node() -> SimulatedNode:
+    node = seed_node()
+    node.add_unit(unit("t.service", triggered_by=("t.socket",)), Proc(700, "python3", gpu=GIB))
+    node.others["unit:t.socket"] = unit("t.socket", triggers=("t.service",), sub_state="listening")
+    node.add_container(container("comfyui", 5, policy="on-failure", policy_retries=3), Proc(710, "python3", gpu=8 * GIB))
+    node.add_unit(unit("quadlet.service", file_state="generated"), Proc(720, "python3", gpu=GIB))
+    return node
+
+
+WHOLE = [EMBEDDINGS, "unit:t.service", "container:comfyui", "unit:quadlet.service"]
+
+
+@pytest.mark.parametrize("point", range(40))
+def test_a_run_that_dies_at_any_point_loses_nothing(tmp_path, point):
+    """SIGKILL after each thing done; and the restore itself dies once, too."""
+    node = crash_node()
+    before = node.state()
+    node.die_after = point
+    with contextlib.suppress(Died):
+        go(node, tmp_path, stop=WHOLE)
+    node.die_after = len(node.log) + point % 7
+    with contextlib.suppress(Died):
+        go(node, tmp_path, state="restored")
+    node.die_after = None
+    result = go(node, tmp_path, state="restored")
+    assert result["verdict"] == "restored", result["msg"]
+    assert node.state() == before
+    assert not go(node, tmp_path, state="restored")["changed"]
+
+
+def test_the_crash_points_cover_the_whole_run(tmp_path):
+    node = crash_node()
+    go(node, tmp_path, stop=WHOLE)
+    assert 10 < len(node.log) < 40
+
+
+# Never
+
+
+PROTECTED = ("systemd", "sshd", "dockerd", "containerd", "Xorg", "gnome-shell", "nvidia-persistenced", "nvidia-cuda-mps-server", "kubelet", "gdm3")
+
+
+def fuzz_node(chance: random.Random) -> SimulatedNode:
+    node = SimulatedNode()
+    node.add_process(Proc(1, "systemd", gpu=1, uid=0, user="root"))
+    for index, name in enumerate(PROTECTED):
+        where = chance.choice([None, "unit", "container"])
+        proc = Proc(100 + index, name, gpu=chance.choice([0, GIB]), uid=chance.choice([0, 1000]), user=chance.choice(["root", "alice"]))
+        if where == "unit":
+            node.add_unit(unit(f"{name}.service"), proc, Proc(300 + index, "helper", gpu=GIB))
+        elif where == "container" and name != "systemd":
+            node.add_container(container(f"c-{name}", 100 + index), proc)
+        else:
+            node.add_process(proc)
+    node.add_unit(unit("deploy.service"), Proc(900, "python3", gpu=GIB, own=True))
+    node.add_container(container("pod", 999, labels={"io.kubernetes.pod.name": "x"}), Proc(901, "python3", gpu=GIB, runtime="kubernetes"))
+    for number in range(3):
+        node.add_unit(unit(f"fair{number}.service"), Proc(910 + number, f"fair{number}", gpu=GIB))
+        node.add_process(Proc(920 + number, f"bare{number}", gpu=GIB))
+    return node
+
+
+def test_fuzzed_selectors_never_touch_what_is_protected(tmp_path):
+    chance = random.Random(20261130)
+    pieces = [
+        "*",
+        "?",
+        "s*",
+        "*d",
+        "[a-z]*",
+        "systemd",
+        "ssh*",
+        "X*",
+        "*service",
+        "c-*",
+        "root",
+        "alice",
+        "python3",
+        "fair*",
+        "bare?",
+        "0",
+        "1000",
+        "deploy",
+        "pod",
+    ]
+    stopped_something = 0
+    for draw in range(1000):
+        node = fuzz_node(chance)
+        safe = {pid for pid, proc in node.procs.items() if proc.own or proc.pid == 1 or proc.name in PROTECTED or proc.runtime == "kubernetes"}
+        kept = {proc.unit for pid, proc in node.procs.items() if pid in safe and proc.unit} | {
+            proc.container for pid, proc in node.procs.items() if pid in safe and proc.container
+        }
+        stop = [
+            f"{chance.choice(['unit', 'container', 'process', 'user'])}:{chance.choice(pieces)}{chance.choice(['', '*'])}"
+            for _each in range(chance.randint(1, 4))
+        ]
+        need = node.memory("unified")["allocatable"] + chance.choice([-1, 1, 3, 6]) * GIB
+        go(node, tmp_path / str(draw), stop=stop, need=need, kill_leftovers=True, rounds=2, timeout=30)
+        assert safe <= set(node.procs), (stop, node.log)
+        assert not {pid for pid, _number in node.signals} & safe, stop
+        assert all(node.units[key].running for key in kept if key in node.units), stop
+        assert all(node.containers[key].running for key in kept if key in node.containers), stop
+        stopped_something += bool(node.log)
+    assert stopped_something > 200
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stop": ["vllm"]}, "known kind"),
+        ({"stop": ["process:*"]}, "matches everything"),
+        ({"stop": ["unit:x.slice"]}, "service"),
+        ({"need": "12 G"}, "GiB"),
+        ({"grace": -1}, "grace"),
+        ({"rounds": 0}, "rounds"),
+        ({"journal": "relative.json"}, "absolute"),
+        ({"cache_paths": ["models"]}, "absolute"),
+        ({"stop": ["unit:a.service"], "restore": {"unit:b.service": "never"}}, "not listed"),
+        ({"stop": ["unit:a.service"], "restore": {"unit:a.service": "later"}}, "none of"),
+    ],
+)
+def test_bad_parameters_are_refused_with_a_sentence(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        go(SimulatedNode(), tmp_path, **changes)
+
+
+def test_two_runs_at_once(tmp_path):
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    inner: dict[str, t.Any] = {}
+    gather = node.gather
+
+    def second_run():
+        if not inner:
+            inner["result"] = {}
+            inner["result"] = go(SimulatedNode(), tmp_path, stop=["unit:x.service"])
+        return gather()
+
+    node.gather = second_run
+    assert go(node, tmp_path, stop=stop)["verdict"] == "freed"
+    assert inner["result"]["verdict"] == "not_permitted"
+    assert "another run is at work" in inner["result"]["msg"] and "state=freed" in inner["result"]["msg"]

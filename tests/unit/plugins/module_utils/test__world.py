@@ -1,0 +1,240 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import (
+    Deadline,
+    FakeWorld,
+    LiveWorld,
+    ProbeResult,
+    RecordingWorld,
+    ReplayWorld,
+    Response,
+    RunResult,
+    WorldError,
+    parse_response,
+)
+
+
+def test_files_links_and_directories_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "text").write_bytes(b"caf\xc3\xa9 \xff\n")
+    (tmp_path / "proc" / "link").symlink_to("text")
+    world = LiveWorld(str(tmp_path))
+    assert world.read_text("/proc/text") == "caf\u00e9 \ufffd\n"
+    assert world.read_link("/proc/link") == "text"
+    assert world.list_dir("/proc") == ["link", "text"]
+    assert world.reasons == {}
+
+
+def test_what_cannot_be_read_has_a_reason(tmp_path: Path) -> None:
+    world = LiveWorld(str(tmp_path))
+    assert world.read_text("/absent") is None
+    assert world.list_dir("/absent") == []
+    assert world.read_link("/absent") is None
+    assert world.reasons == {"/absent": "no such file"}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/sys/kernel/osrelease"), reason="this machine has no /proc/sys")
+def test_the_files_of_proc_sys_can_be_read() -> None:
+    assert LiveWorld().read_text("/proc/sys/kernel/osrelease")
+
+
+def test_a_read_with_a_deadline_gives_the_same(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("x")
+    world = LiveWorld(str(tmp_path))
+    assert world.read_text("/text", timeout=5) == "x"
+    assert world.read_text("/absent", timeout=5) is None
+    assert world.reasons == {"/absent": "no such file"}
+
+
+def test_a_read_that_blocks_ends_at_its_deadline(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stuck")
+    world = LiveWorld(str(tmp_path))
+    assert world.read_text("/stuck", timeout=0.3) is None
+    assert "no answer" in world.reasons["/stuck"]
+
+
+def test_this_process_is_in_the_table_of_this_machine() -> None:
+    world = LiveWorld()
+    assert os.getpid() in world.process_table()
+    assert world.effective_uid() == os.geteuid()
+    assert world.user_name(0) == "root"
+    assert world.user_name(2**32 + 5) is None
+
+
+def test_commands_of_this_machine() -> None:
+    world = LiveWorld()
+    assert world.run(["printf", "%s", "a b"], 10).stdout == "a b"
+    missing = world.run(["no-such-program-anywhere"], 10)
+    assert (missing.rc, missing.missing) == (127, True)
+
+
+def test_a_probe_of_this_machine() -> None:
+    world = LiveWorld()
+    assert world.start_probe("x", lambda: {"answer": 42}, 10).finish() == ProbeResult({"answer": 42})
+    assert "ZeroDivisionError" in (world.start_probe("x", lambda: {"answer": 1 // 0}, 10).finish().error or "")
+    died = world.start_probe("x", lambda: os._exit(3), 10).finish()
+    assert (died.data, died.timed_out) == (None, False)
+    assert "status 3" in (died.error or "")
+
+
+def serve(path: Path, answer: bytes | None) -> threading.Thread:
+    """A daemon that takes one request; without an answer it never speaks."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(1)
+
+    def run() -> None:
+        connection, _address = listener.accept()
+        with connection, listener:
+            request = connection.recv(65536)
+            if answer is not None and request.startswith(b"GET /containers/x/json HTTP/1.0\r\n"):
+                connection.sendall(answer)
+            elif answer is None:
+                connection.recv(1)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_request_over_a_socket(tmp_path: Path) -> None:
+    thread = serve(tmp_path / "docker.sock", b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{}")
+    response = LiveWorld(str(tmp_path)).request("/docker.sock", "/containers/x/json", 5)
+    thread.join(5)
+    assert response == Response(200, "{}")
+
+
+def test_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
+    serve(tmp_path / "docker.sock", None)
+    response = LiveWorld(str(tmp_path)).request("/docker.sock", "/containers/x/json", 0.2)
+    assert response.status is None
+    assert "no answer" in (response.error or "")
+
+
+def test_no_daemon(tmp_path: Path) -> None:
+    assert LiveWorld(str(tmp_path)).request("/docker.sock", "/x", 1) == Response(error="no such file")
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", b"HTTP/1.0\r\n\r\n", b"HTTP/1.0 abc\r\n\r\n", b"SSH-2.0 200\r\n\r\n"])
+def test_what_is_not_http(data: bytes) -> None:
+    assert parse_response(data).status is None
+
+
+def test_a_deadline_is_shared_and_never_negative() -> None:
+    now = [100.0]
+    deadline = Deadline(FakeWorld(clock=lambda: now[0]), 10)
+    assert (deadline.left(), deadline.left(3)) == (10, 3)
+    now[0] = 108.0
+    assert deadline.left(3) == 2
+    now[0] = 200.0
+    assert deadline.left() == 0
+
+
+MACHINE = FakeWorld(
+    files={
+        "/proc/meminfo": "MemTotal: 1 kB\n",
+        "/proc/7/comm": "python3\n",
+        "/proc/7/cmdline": "python3\0--api-key\0hunter2secret\0",
+        "/proc/7/environ": "HF_TOKEN=hunter2secret",
+    },
+    links={"/proc/7/exe": "/usr/bin/python3"},
+    commands={("nvidia-smi",): RunResult(3, "out --password hunter2secret\nline\n", "err\n")},
+    probes={"pynvml": ProbeResult({"devices": []})},
+    responses={
+        ("/run/docker.sock", "/containers/a/json"): Response(
+            200,
+            json.dumps(
+                {
+                    "Id": "a",
+                    "Name": "/x",
+                    "Config": {
+                        "Env": ["HF_TOKEN=hunter2secret"],
+                        "Cmd": ["--api-key", "hunter2secret"],
+                        "Labels": {"com.docker.compose.project": "p", "secret": "hunter2secret"},
+                    },
+                    "HostConfig": {"RestartPolicy": {"Name": "always"}, "Binds": ["/hunter2secret"]},
+                }
+            ),
+        )
+    },
+    users={1000: "alice"},
+    uid=1000,
+)
+
+
+def record() -> dict[str, t.Any]:
+    world = RecordingWorld(MACHINE)
+    world.read_text("/proc/meminfo")
+    world.read_text("/proc/7/cmdline")
+    world.read_text("/absent")
+    world.list_dir("/proc")
+    world.read_link("/proc/7/exe")
+    world.process_table()
+    world.user_name(1000)
+    world.run(["nvidia-smi"], 5)
+    world.start_probe("pynvml", dict, 5).finish()
+    world.request("/run/docker.sock", "/containers/a/json", 5)
+    return world.recording()
+
+
+def test_a_recording_keeps_what_was_read_and_no_secret() -> None:
+    recording = record()
+    text = json.dumps(recording)
+    assert "hunter2secret" not in text
+    assert recording["files"]["/proc/meminfo"] == ["MemTotal: 1 kB", ""]
+    assert "/proc/7/environ" not in recording["files"]
+    assert recording["failures"] == {"/absent": "no such file"}
+    assert recording["responses"][0]["body"]["HostConfig"] == {"RestartPolicy": {"Name": "always"}}
+
+
+def test_a_recording_replays(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text(json.dumps(record()))
+    world = ReplayWorld(str(tmp_path))
+    assert world.read_text("/proc/meminfo") == "MemTotal: 1 kB\n"
+    assert world.read_text("/proc/7/cmdline") == "python3\0--api-key\0********\0"
+    assert world.read_text("/absent") is None
+    assert world.reasons["/absent"] == "no such file"
+    assert world.list_dir("/proc") == MACHINE.list_dir("/proc")
+    assert world.read_link("/proc/7/exe") == "/usr/bin/python3"
+    assert world.process_table() == {7: "python3"}
+    assert (world.user_name(1000), world.effective_uid()) == ("alice", 1000)
+    assert world.run(["nvidia-smi"], 5) == RunResult(3, "out --password ********\nline\n", "err\n")
+    assert world.run(["other"], 5).missing
+    assert world.start_probe("pynvml", dict, 5).finish() == ProbeResult({"devices": []})
+    assert world.start_probe("other", dict, 5).finish().data is None
+    assert json.loads(world.request("/run/docker.sock", "/containers/a/json", 5).body)["Name"] == "/x"
+    assert world.request("/run/docker.sock", "/containers/b/json", 5).status is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read (no such file)"),
+        ("{", "is not JSON"),
+        ("[]", "not a recorded node of format 1"),
+        ('{"format": 99}', "not a recorded node of format 1"),
+        ('{"format": 1, "files": [1]}', "is damaged"),
+        ('{"format": 1, "commands": [{"argv": ["x"]}]}', "is damaged"),
+        ('{"format": 1, "uid": "me"}', "is damaged"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_a_sentence(text: str | None, words: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "node.json").write_text(text)
+    with pytest.raises(WorldError) as caught:
+        ReplayWorld(str(tmp_path))
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
