@@ -22,7 +22,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Wor
 HUGE_PAGE = 2 * 1024 * 1024
 LARGE_BLOCK = 4 * 1024 * 1024
 
-_ZONE = re.compile(r"^Node\s+\d+,\s+zone\s+\S+\s+((?:\d+\s*)+)$")
+_ZONE = re.compile(r"^Node\s+\d+,\s+zone\s+\S+\s+([\d\s]+)$")
 
 
 def parse_buddyinfo(text: str) -> list[int]:

@@ -39,7 +39,7 @@ def patch() -> ModuleType:
 @pytest.fixture
 def site(tmp_path: Path, patch: ModuleType) -> Path:
     """A directory of packages with the files that are changed, still empty; see fill."""
-    for name in {name for name, _, _ in patch.REPLACEMENTS}:
+    for name in {name for name, _text, _replacement in patch.REPLACEMENTS}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "gb10_worker.py").write_text("", encoding="utf-8")
@@ -50,7 +50,7 @@ def site(tmp_path: Path, patch: ModuleType) -> Path:
 def fill(site: Path, patch: ModuleType, without: int | None = None, twice: int | None = None) -> None:
     """Put the passages in as they are in vLLM: as text of a string, which keeps any of them compilable."""
     texts: dict[str, str] = {}
-    for index, (name, expected, _) in enumerate(patch.REPLACEMENTS):
+    for index, (name, expected, _replacement) in enumerate(patch.REPLACEMENTS):
         if index != without:
             texts[name] = texts.get(name, "") + expected * (2 if index == twice else 1)
     for name in sources(site):
