@@ -54,6 +54,9 @@ _STUCK = ("D", "R")
 
 _MAX_TRAJECTORY = 600
 
+#: Seconds until the driver is asked for the first time whether memory that is not back yet has a reason that it knows.
+_FIRST_LOOK = 0.15
+
 #: The rows of a round in ``actions``, by key and action.
 _Rows = t.Mapping[tuple[str, str], dict[str, t.Any]]
 #: A container that was signalled, its row, and when.
@@ -638,16 +641,20 @@ class Reclaimer:
         self.released += released
         then = (self.facts.get("memory") or {}).get("allocatable")
         target = self.wishes.need if self.wishes.need > 0 else None if then is None else then + int(BACK_SHARE * released)
-        looked = self.node.monotonic()
+        interval = _FIRST_LOOK
+        look = self.node.monotonic() + interval
         for pause in _pauses():
             memory = self.node.memory(klass)
             self._trace(memory)
             have = memory.get("allocatable")
             if target is not None and have is not None and have >= target:
                 return
+            if self.stayed or self.stuck:
+                return
             # Asking the driver costs a process each time, so it is asked less often as time goes on.
-            if self.node.monotonic() - looked >= min(10.0, 4 * pause) or target is None:
-                looked = self.node.monotonic()
+            if self.node.monotonic() >= look or target is None:
+                interval = min(10.0, 2 * interval)
+                look = self.node.monotonic() + interval
                 self.facts = self.node.gather()
                 if self._settled(stopped, released, base) or self._something_new(stopped, boot):
                     return
@@ -657,8 +664,6 @@ class Reclaimer:
 
     def _settled(self, stopped: t.Collection[tuple[int, t.Any]], released: int, base: int | None) -> bool:
         """Whether what was stopped is gone and the pool no longer misses what it held, whatever others have taken since."""
-        if self.stayed or self.stuck:
-            return True
         listed = {(process.get("pid"), process.get("start_time")) for process in self.facts.get("processes") or []}
         if any(each in listed for each in stopped):
             return False
@@ -767,7 +772,9 @@ class Reclaimer:
         if self.wishes.need > 0:
             text = f"{format_size(have or 0)} can be had, {format_size(self.wishes.need)} are wanted"
             return self._end(scene, "still_held", f"{text}, and nothing that may be stopped is left")
-        return self._end(scene, "freed", f"{format_size(self.outcome.freed)} freed")
+        before = self.outcome.before.get("allocatable")
+        gained = "" if have is None or before is None else f"; a new CUDA process can get {format_size(have)}, before it was {format_size(before)}"
+        return self._end(scene, "freed", f"nothing that matches is left{gained}")
 
     def _returned(self) -> bool:
         """Whether the memory of what was stopped is back in the pool."""

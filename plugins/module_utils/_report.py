@@ -223,9 +223,10 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
     else:
         lines = [f"{common.get('model')} with {common.get('engine')} on {where}: deployed"]
     for name, node in nodes.items():
-        lines += ["", name, *_pool_lines(node), *_budget_lines(node)]
+        lines += ["", name, *_pool_lines(node)]
+        # Beside a group that runs already nothing was predicted for a launch, and nothing was to be stopped.
         if not group.get("answers"):
-            lines += _action_lines(node)
+            lines += [*_budget_lines(node), *_action_lines(node)]
         lines += [f"  trouble: {entry}" for entry in node["trouble"]]
         if failed and node["failure"] and node["failure"]["message"]:
             lines.append(f"  failed: {node['failure']['message'].splitlines()[0]}")
