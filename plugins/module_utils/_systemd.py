@@ -243,11 +243,11 @@ class Systemd:
 
     def start_stopping(self, names: t.Sequence[str], uid: int | None, timeout: float) -> PendingRun:
         """Have units of one manager stopped, side by side. ``finish`` of what is returned waits for them all."""
-        return self._world.start(self._argv(uid, "--no-ask-password", "stop", *names), timeout)
+        return self._world.start(self._argv(uid, "--no-ask-password", "stop", "--", *names), timeout)
 
     def kill(self, name: str, uid: int | None, timeout: float) -> None:
         """SIGKILL all that is left in a unit's control group. Raises SystemdError."""
-        self._act(uid, timeout, "kill", "--signal=SIGKILL", name)
+        self._act(uid, timeout, "kill", name, "--signal=SIGKILL")
 
     def start(self, name: str, uid: int | None, timeout: float) -> None:
         """Start a unit and wait until it says that it runs. Raises SystemdError."""
@@ -259,15 +259,15 @@ class Systemd:
 
     def disable(self, name: str, uid: int | None, timeout: float) -> None:
         """Take a unit out of the next boot. Raises SystemdError."""
-        self._act(uid, timeout, "disable", "--no-reload", name)
+        self._act(uid, timeout, "disable", name, "--no-reload")
 
     def enable(self, name: str, uid: int | None, timeout: float) -> None:
         """Put a unit back into the next boot. Raises SystemdError."""
-        self._act(uid, timeout, "enable", "--no-reload", name)
+        self._act(uid, timeout, "enable", name, "--no-reload")
 
     def mask(self, name: str, uid: int | None, timeout: float) -> None:
         """Keep a generated unit (a Quadlet has no file that ``disable`` could act on) out of the next boot. Raises SystemdError."""
-        self._act(uid, timeout, "mask", "--no-reload", name)
+        self._act(uid, timeout, "mask", name, "--no-reload")
 
     def unmask(self, name: str, uid: int | None, timeout: float) -> None:
         """Undo ``mask``. Raises SystemdError."""
@@ -279,12 +279,12 @@ class Systemd:
         if result.rc != 0:
             raise SystemdError(f"systemctl daemon-reload failed: {explain(result)}", denied=is_denied(result))
 
-    def _act(self, uid: int | None, timeout: float, verb: str, *words: str) -> None:
-        result = self._world.run(self._argv(uid, "--no-ask-password", verb, *words), timeout)
+    def _act(self, uid: int | None, timeout: float, verb: str, name: str, *options: str) -> None:
+        result = self._world.run(self._argv(uid, "--no-ask-password", verb, *options, "--", name), timeout)
         if result.timed_out:
-            raise SystemdError(f"systemctl {verb} {words[-1]} has not ended within {timeout:.0f} s")
+            raise SystemdError(f"systemctl {verb} {name} has not ended within {timeout:.0f} s")
         if result.rc != 0:
-            raise SystemdError(f"systemctl {verb} {words[-1]} failed: {explain(result)}", denied=is_denied(result))
+            raise SystemdError(f"systemctl {verb} {name} failed: {explain(result)}", denied=is_denied(result))
 
 
 def is_denied(result: RunResult) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .harness import ROOT, run_playbook
+from harness import ROOT, run_playbook
 
 
 def _lab(*command: str) -> None:

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from .harness import GIB, HOSTS, meminfo, on_host, run_module, unit
+from harness import GIB, HOSTS, meminfo, on_host, run_module, unit
 
 
 def test_the_second_host_is_reached_only_through_the_first() -> None:
@@ -29,7 +29,7 @@ def test_the_embeddings_service_runs_and_answers(full_page_cache: None) -> None:
     answer = on_host(
         "spark-02", "python3", "-c",
         "import json,urllib.request as u;"
-        "body=json.dumps({'model':'embeddings','input':['one pool']}).encode();"
+        "body=json.dumps({'model':'BAAI/bge-m3','input':['one pool']}).encode();"
         "q=u.Request('http://127.0.0.1:8001/v1/embeddings',body,{'Content-Type':'application/json'});"
         "print(u.urlopen(q,timeout=20).read().decode())",
     ).stdout

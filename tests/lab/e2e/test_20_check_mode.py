@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .harness import HOSTS, run_playbook, state_of
+from harness import HOSTS, run_playbook, state_of
 
 
 def test_check_before_the_first_deployment(undeployed: None, full_page_cache: None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .harness import HOSTS, INVENTORY, ROOT, Run, meminfo, on_host, ranks, run_playbook, unit
+from harness import HOSTS, INVENTORY, ROOT, Run, meminfo, on_host, ranks, run_playbook, unit
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_the_budget_stopped_the_embeddings_service_and_nothing_else(deployed: Ru
         "container:vllm_embeddings",
     }
     assert unit("spark-02", "vllm-embeddings.service")["ActiveState"] == "inactive"
-    assert on_host("spark-02", "pgrep", "-u", "alice", "--count", "", check=False).stdout.strip() != "0", "the stray process is not ours to stop"
+    assert on_host("spark-02", "pgrep", "--uid", "alice", "--exact", "llama-server").stdout.strip(), "the stray process is not ours to stop"
 
 
 def test_the_engine_says_what_was_predicted(deployed: Run) -> None:

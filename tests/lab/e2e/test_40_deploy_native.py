@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The same job without Ray (vllm_mp): what differs is the engine's file and one variable. A failure after the eviction undoes everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness import HOSTS, on_host, ranks, run_playbook, unit
+
+# Beside the embeddings service the native engine lacks too little to be sure of the eviction.
+NATIVE = {"tp_launch_engine": "vllm_mp", "tp_launch_kv_cache_memory": "4000 MiB"}
+
+
+def test_a_failed_launch_leaves_everything_as_it_was(undeployed: None, full_page_cache: None, tmp_path: Path) -> None:
+    before = unit("spark-02", "vllm-embeddings.service")
+    services = [{"selector": "unit:vllm-embeddings.service", "policy": "if_needed", "restore": "on_failure"}]
+    run = run_playbook(
+        "playbooks/deploy_qwen.yml",
+        extra={**NATIVE, "service_eviction_services": services, "tp_launch_extra_args": ["--no-such-option"], "deploy_reports": str(tmp_path)},
+    )
+    assert run.rc != 0
+    for host in HOSTS:
+        assert ranks(host) == {}
+    after = unit("spark-02", "vllm-embeddings.service")
+    assert after["ActiveState"] == "active" and after["UnitFileState"] == before["UnitFileState"]
+    page = (tmp_path / "default-failed" / "00-cause.txt").read_text(encoding="utf-8")
+    assert "--no-such-option" in page
+    assert (tmp_path / "default-failed" / "spark-01.log").stat().st_size > 0
+    listing = on_host("spark-02", "docker", "inspect", "--format", "{{.State.Running}} {{.HostConfig.RestartPolicy.Name}}", "vllm_embeddings").stdout.split()
+    assert listing == ["true", "unless-stopped"]
+
+
+def test_the_native_engine_deploys(undeployed: None) -> None:
+    run = run_playbook("playbooks/deploy_qwen.yml", extra=NATIVE)
+    assert run.rc == 0, run.failures
+    result = run.fact("tp_launch_result", "spark-01")
+    assert result["engine"] == "vllm_mp"
+    assert result["completion"]["text"].strip()
+    predicted = [entry["budget"]["kv_tokens"] for _host, _task, entry in run.results() if "budget" in entry][-1]
+    assert result["kv_pool"]["tokens"] == predicted
+    assert unit("spark-02", "vllm-embeddings.service")["ActiveState"] == "inactive"
+
+
+def test_another_option_restarts_both_ranks_together(undeployed: None) -> None:
+    old = {host: ranks(host) for host in HOSTS}
+    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, "tp_launch_max_num_seqs": 8})
+    assert run.rc == 0, run.failures
+    launches = set()
+    for host in HOSTS:
+        (rank,) = ranks(host).values()
+        launches.add(rank["labels"]["io.unimem.launch-id"])
+        assert rank["id"] not in [entry["id"] for entry in old[host].values()]
+    assert len(launches) == 1

@@ -1,0 +1,342 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import Plan, Seen, Wishes, cache_helps, make_plan, permit_selector
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selector, parse_selectors
+from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
+    GIB,
+    Proc,
+    SimulatedNode,
+    container,
+    unit,
+)
+
+
+def plan(node: SimulatedNode, stop: list[str], seen: Seen | None = None, **wishes: t.Any) -> Plan:
+    made = Wishes(stop=parse_selectors(stop), **wishes)
+    return make_plan(node.scene(node.gather()), made, seen)
+
+
+def codes(made: Plan) -> set[tuple[str, str]]:
+    return {(refusal.target, refusal.code) for refusal in made.refusals}
+
+
+def stops(made: Plan) -> list[str]:
+    return [step.target for step in made.steps if step.action in ("stop", "terminate")]
+
+
+# What stops along
+
+
+def test_dependents_are_refused_unless_listed_and_then_stopped_too() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", dependents=("web.service",)), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("web.service"), Proc(11, "web", rss=GIB))
+    refused = plan(node, ["unit:main"])
+    assert refused.verdict == "not_permitted" and codes(refused) == {("web.service", "takes_along")}
+    assert refused.refusals[0].permit == "unit:web.service"
+    assert stops(plan(node, ["unit:main", "unit:web"])) == ["main.service", "web.service"]
+
+
+def test_dependents_of_dependents_count_and_those_that_do_not_run_do_not() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", dependents=("web.service", "idle.service")), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("web.service", dependents=("proxy.service",)))
+    node.add_unit(unit("proxy.service"))
+    node.add_unit(unit("idle.service", active_state="inactive", dependents=("other.service",)))
+    node.add_unit(unit("other.service"))
+    assert codes(plan(node, ["unit:main", "unit:web"])) == {("proxy.service", "takes_along")}
+
+
+def test_a_target_that_would_stop_along_is_never_permitted() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", dependents=("multi-user.target",)), Proc(10, "main", gpu=GIB))
+    node.others["unit:multi-user.target"] = unit("multi-user.target")
+    assert plan(node, ["unit:*main*"]).verdict == "not_permitted"
+
+
+def test_protected_dependent() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", dependents=("ssh.service",)), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("ssh.service"))
+    made = plan(node, ["unit:main", "unit:ssh"])
+    assert not made.steps and ("ssh.service", "protected") in codes(made)
+
+
+def test_socket_that_starts_something_else_as_well() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", triggered_by=("main.socket",)), Proc(10, "main", gpu=GIB))
+    node.others["unit:main.socket"] = unit("main.socket", triggers=("main.service", "more.service"))
+    assert codes(plan(node, ["unit:main"])) == {("main.socket", "takes_along")}
+
+
+def test_unit_that_another_upholds() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", upheld_by=("keeper.service",)), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("keeper.service"))
+    assert codes(plan(node, ["unit:main"])) == {("main.service", "revived")}
+    node.units["unit:keeper.service"] = node.units["unit:keeper.service"]._replace(active_state="inactive")
+    assert stops(plan(node, ["unit:main"])) == ["main.service"]
+
+
+def test_unit_that_forbids_it() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", refuses_stop=True), Proc(10, "main", gpu=GIB))
+    assert codes(plan(node, ["unit:main"])) == {("main.service", "refuses")}
+
+
+def test_alias_of_a_unit() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", names=("main.service", "alias.service"), dependents=("web-alias.service",)), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("web.service", names=("web.service", "web-alias.service")))
+    assert codes(plan(node, ["unit:alias"])) == {("web.service", "takes_along")}
+
+
+# What cannot be put back
+
+
+@pytest.mark.parametrize(("policy", "allowed"), [("on_failure", False), ("on_undeploy", False), ("never", True)])
+def test_what_would_be_lost_needs_its_policy(policy: str, allowed: bool) -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("trial.service", transient=True), Proc(10, "trial", gpu=GIB))
+    node.add_container(container("throwaway", 3, auto_remove=True, policy="no"), Proc(11, "python3", gpu=GIB))
+    node.add_process(Proc(12, "bare", gpu=GIB))
+    for text in ("unit:trial.service", "container:throwaway", "process:bare"):
+        made = plan(node, [text], restore={parse_selector(text): policy})
+        assert bool(made.steps) is allowed, text
+        assert allowed or {code for _target, code in codes(made)} == {"lost"}
+
+
+def test_a_container_that_its_unit_makes_again_is_not_lost() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("run.service"))
+    node.add_container(container("c", 3, auto_remove=True, policy="no"), Proc(11, "python3", gpu=GIB), wrapper="unit:run.service")
+    made = plan(node, ["unit:run"])
+    assert stops(made) == ["run.service", "c"] and not made.refusals
+
+
+# Containers and the units that run them
+
+
+def test_listed_container_brings_its_unit_along_first() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("run.service"), Proc(5, "docker"))
+    node.add_container(container("c", 3), Proc(11, "python3", gpu=GIB), wrapper="unit:run.service")
+    assert stops(plan(node, ["container:c"])) == ["run.service", "c"]
+
+
+def test_unit_that_runs_an_unlisted_container_too() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("run.service"), Proc(5, "docker"))
+    node.add_container(container("c", 3), Proc(11, "python3", gpu=GIB), wrapper="unit:run.service")
+    node.add_container(container("d", 4), Proc(12, "python3", gpu=GIB), wrapper="unit:run.service")
+    made = plan(node, ["container:c"])
+    assert not made.steps and ("run.service", "takes_along") in codes(made)
+    assert "d" in next(refusal.reason for refusal in made.refusals if refusal.target == "run.service")
+    assert stops(plan(node, ["container:c", "container:d"])) == ["run.service", "c", "d"]
+    assert stops(plan(node, ["unit:run"])) == ["run.service", "c", "d"]
+
+
+def test_container_that_another_shares_its_network_with() -> None:
+    node = SimulatedNode()
+    first = node.add_container(container("gateway", 3), Proc(11, "python3", gpu=GIB))
+    node.add_container(container("sidecar", 4, shares=(first.id,)))
+    assert codes(plan(node, ["container:gateway"])) == {("sidecar", "takes_along")}
+    assert set(stops(plan(node, ["container:gateway", "container:sidecar"]))) == {"gateway", "sidecar"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"labels": {"io.kubernetes.pod.name": "x"}}, "revived"),
+        ({"labels": {"com.docker.swarm.service.id": "x"}}, "revived"),
+        ({"status": "paused"}, "refuses"),
+    ],
+)
+def test_containers_that_are_left_alone(changes: dict[str, t.Any], code: str) -> None:
+    node = SimulatedNode()
+    node.add_container(container("c", 3, **changes), Proc(11, "python3", gpu=GIB))
+    assert codes(plan(node, ["container:c"])) == {("c", code)}
+
+
+def test_container_of_an_engine_that_cannot_be_asked() -> None:
+    node = SimulatedNode()
+    node.add_container(container("c", 3, engine="/run/user/1000/docker.sock"), Proc(11, "python3", gpu=GIB))
+    node.problems.append("using /run/user/1000/docker.sock is not permitted")
+    made = plan(node, ["process:python3"])
+    assert made.verdict == "not_permitted" and "not permitted" in made.message
+    assert codes(made) == {("python3 (pid 11)", "unknown")}
+
+
+# Processes
+
+
+def test_process_stands_for_its_service() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("ollama.service"), Proc(10, "ollama", gpu=GIB), Proc(11, "ollama", gpu=GIB))
+    assert stops(plan(node, ["process:ollama"])) == ["ollama.service"]
+
+
+def test_but_not_where_other_gpu_processes_of_it_do_not_match() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("mixed.service"), Proc(10, "ollama", gpu=GIB), Proc(11, "other", gpu=GIB))
+    made = plan(node, ["process:ollama"])
+    assert not made.steps and made.refusals[0].code == "takes_along" and made.refusals[0].permit == "unit:mixed.service"
+    assert stops(plan(node, ["process:ollama", "process:other"])) == ["mixed.service"]
+    assert stops(plan(node, ["process:ollama", "user:alice"])) == ["mixed.service"]
+
+
+def test_process_that_the_driver_does_not_list_is_not_matched() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "llama-server", rss=GIB))
+    assert plan(node, ["process:llama-server", "user:alice"]).verdict == "nothing_to_do"
+
+
+def test_process_that_proc_does_not_show() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "llama-server", gpu=GIB))
+    scene = node.scene(node.gather())
+    scene.members.clear()
+    made = make_plan(scene, Wishes(stop=parse_selectors(["process:llama-server"])))
+    assert not made.steps and codes(made) == {("llama-server (pid 10)", "unknown")}
+
+
+def test_pid_that_is_another_process_by_now() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "llama-server", gpu=GIB))
+    facts = node.gather()
+    node.procs[10] = Proc(10, "postgres", start_time=5)
+    made = make_plan(node.scene(facts), Wishes(stop=parse_selectors(["process:llama-server"])))
+    assert not made.steps and {code for _target, code in codes(made)} == {"unknown"}
+
+
+def test_rights() -> None:
+    node = SimulatedNode(euid=1001)
+    node.add_unit(unit("main.service"), Proc(10, "main", gpu=GIB))
+    node.add_process(Proc(11, "theirs", gpu=GIB, uid=1000))
+    node.add_process(Proc(12, "mine", gpu=GIB, uid=1001))
+    assert codes(plan(node, ["unit:main"])) == {("main.service", "rights")}
+    assert codes(plan(node, ["process:theirs"])) == {("theirs (pid 11)", "rights")}
+    assert stops(plan(node, ["process:mine"])) == ["mine (pid 12)"]
+
+
+def test_leftover_of_a_container_that_its_engine_says_has_ended() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "VLLM::EngineCore", gpu=GIB, container="container:" + "a" * 64))
+    belonged = {(10, 1000): parse_selector("container:c")}
+    assert not plan(node, ["container:c"], Seen(belonged)).steps
+    assert stops(plan(node, ["container:c"], Seen(belonged, {"container:" + "a" * 64}))) == ["VLLM::EngineCore (pid 10)"]
+
+
+# Protection
+
+
+@pytest.mark.parametrize("protect", ["unit:main.service", "unit:ma*", "process:main", "process:helper", "user:alice", "user:1000"])
+def test_protect_wins_and_covers_all_that_stops_together(protect: str) -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service"), Proc(10, "main", gpu=GIB), Proc(11, "helper"))
+    made = plan(node, ["unit:main"], protect=parse_selectors([protect]))
+    assert made.verdict == "not_permitted" and {code for _target, code in codes(made)} == {"protected"}
+
+
+def test_protected_container_protects_its_unit() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("run.service"))
+    node.add_container(container("c", 3), Proc(11, "python3", gpu=GIB), wrapper="unit:run.service")
+    assert plan(node, ["unit:run"], protect=parse_selectors(["container:c"])).verdict == "not_permitted"
+
+
+def test_a_glob_shrugs_off_what_is_protected_and_a_name_does_not() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("gpu-a.service"), Proc(10, "a", gpu=GIB))
+    node.add_unit(unit("gpu-b.service"), Proc(11, "Xorg", gpu=GIB))
+    made = plan(node, ["unit:gpu-*"])
+    assert stops(made) == ["gpu-a.service"] and codes(made) == {("Xorg (pid 11)", "protected")}
+    assert plan(node, ["unit:gpu-a", "unit:gpu-b"]).verdict == "not_permitted"
+
+
+# How much
+
+
+def test_always_is_stopped_whatever_the_need() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("a.service"), Proc(10, "a", gpu=GIB))
+    node.add_unit(unit("b.service"), Proc(11, "b", gpu=9 * GIB))
+    always = parse_selectors(["unit:b"])
+    assert stops(plan(node, ["unit:a", "unit:b"], need=1, always=always)) == ["b.service"]
+    have = node.memory("unified")["allocatable"]
+    assert stops(plan(node, ["unit:a", "unit:b"], need=have + 5 * GIB, always=always)) == ["b.service"]
+    assert stops(plan(node, ["unit:a", "unit:b"], need=have + int(9.5 * GIB), always=always)) == ["b.service", "a.service"]
+
+
+def test_always_that_is_refused_ends_it() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("b.service", refuses_stop=True), Proc(11, "b", gpu=9 * GIB))
+    node.add_unit(unit("a.service"), Proc(10, "a", gpu=9 * GIB))
+    need = node.memory("unified")["allocatable"] + GIB
+    assert plan(node, ["unit:a", "unit:b"], need=need, always=parse_selectors(["unit:b"])).verdict == "not_permitted"
+    assert stops(plan(node, ["unit:a", "unit:b"], need=need)) == ["a.service"]
+
+
+def test_what_would_be_enough_if_it_were_permitted_is_told_from_what_would_not() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("a.service", refuses_stop=True), Proc(10, "a", gpu=9 * GIB))
+    have = node.memory("unified")["allocatable"]
+    assert plan(node, ["unit:a"], need=have + 5 * GIB).verdict == "not_permitted"
+    assert plan(node, ["unit:a"], need=have + 10 * GIB).verdict == "not_enough"
+
+
+def test_need_where_nobody_knows_the_pool() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("a.service"), Proc(10, "a", gpu=9 * GIB))
+    facts = node.gather()
+    facts["memory"]["allocatable"] = None
+    assert make_plan(node.scene(facts), Wishes(stop=parse_selectors(["unit:a"]), need=1)).verdict == "not_permitted"
+
+
+@pytest.mark.parametrize(
+    ("reclaimable", "free", "need", "expected"),
+    [
+        (50, 10, 40, True),
+        (50, 60, 40, False),  # there is enough already
+        (1, 10, 40, False),  # too little to be worth it
+        (50, 10, 0, True),
+        (None, 10, 40, False),
+        (50, None, 40, True),
+    ],
+)
+def test_when_dropping_the_cache_helps(reclaimable: int | None, free: int | None, need: int, expected: bool) -> None:
+    memory = {"total": 100 * GIB, "reclaimable": reclaimable and reclaimable * GIB, "cuda_free": free and free * GIB}
+    assert cache_helps(memory, need * GIB) is expected
+
+
+# What would permit it
+
+
+def test_inventory_lines() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("ollama.service"), Proc(10, "ollama", gpu=GIB))
+    node.add_unit(unit("run.service"))
+    node.add_container(container("wrapped", 3), Proc(11, "python3", gpu=GIB), wrapper="unit:run.service")
+    node.add_container(container("free", 4), Proc(12, "python3", gpu=GIB))
+    node.add_process(Proc(13, "bare", gpu=GIB))
+    node.add_process(Proc(14, "Xorg", gpu=GIB))
+    node.add_unit(unit("nvidia-thing.service"), Proc(15, "thing", gpu=GIB))
+    facts = node.gather()
+    scene = node.scene(facts)
+    permits = {process["pid"]: permit_selector(scene, process) for process in facts["processes"]}
+    assert permits == {
+        10: "unit:ollama.service",
+        11: "unit:run.service",
+        12: "container:free",
+        13: "process:bare",
+        14: None,
+        15: None,
+    }
