@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
 from harness import ROOT, run_playbook
 
 

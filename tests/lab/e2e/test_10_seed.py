@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from harness import GIB, HOSTS, meminfo, on_host, run_module, unit
 
 

@@ -23,6 +23,9 @@ import pytest
 PROGRAM = Path(__file__).resolve().parents[4] / "roles" / "tp_launch" / "files" / "rank_supervisor.py"
 WAIT = 20.0  # seconds; a bound for a loaded machine, no test waits that long when all is well
 
+# In the environment of everything that a test starts, so that it is found again whoever its parent is by then.
+MARK = "UNIMEM_TEST_RANKS"
+
 STAY = "import time; print('staying', flush=True); time.sleep(600)"
 # A server that says 200 to whatever is asked: an engine's health.
 SERVE = (
@@ -75,7 +78,14 @@ class Ranks:
         }
         path = self.directory / f"rank-{rank}.json"
         path.write_text(json.dumps(plan), encoding="utf-8")
-        environment = {**os.environ, "UNIMEM_LAUNCH_ID": "launch-1", "UNIMEM_GROUP_TOKEN": "tok-en", "API_KEY": "s3cret-key", **(env or {})}
+        environment = {
+            **os.environ,
+            MARK: str(self.directory),
+            "UNIMEM_LAUNCH_ID": "launch-1",
+            "UNIMEM_GROUP_TOKEN": "tok-en",
+            "API_KEY": "s3cret-key",
+            **(env or {}),
+        }
         with open(self.directory / f"log-{rank}", "wb") as log:
             process = subprocess.Popen([sys.executable, str(PROGRAM), str(path)], stdout=log, stderr=subprocess.STDOUT, env=environment)
         self.processes[rank] = process
@@ -101,15 +111,40 @@ class Ranks:
         for rank in ranks:
             self.until(self.ready_file(rank).exists, f"rank {rank} is ready")
 
+    def left(self) -> list[int]:
+        """Processes of these ranks that still run: a rank that was killed, as `docker kill` does, cannot end its own."""
+        mark = f"{MARK}={self.directory}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+    def end_all(self) -> None:
+        """End all that was started, whatever has become of it."""
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        end = time.monotonic() + WAIT
+        # Again and again: what is just being started is not in the first list. A process that has ended has no environment.
+        while left := self.left():
+            if time.monotonic() > end:
+                raise AssertionError(f"processes {left} of {self.directory} cannot be ended")
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[Ranks]:
     group = Ranks(tmp_path)
-    yield group
-    for process in group.processes.values():
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
+    try:
+        yield group
+    finally:
+        group.end_all()
 
 
 def alive(marker: str) -> list[int]:

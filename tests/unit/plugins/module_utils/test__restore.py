@@ -1,0 +1,292 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import _dependencies
+from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
+    GIB,
+    Proc,
+    SimulatedNode,
+    container,
+    unit,
+)
+
+DEFAULTS: dict[str, t.Any] = {
+    "state": "restored",
+    "stop": [],
+    "always": [],
+    "protect": [],
+    "need": 0,
+    "kill_leftovers": False,
+    "drop_page_cache": False,
+    "cache_paths": [],
+    "grace": 30,
+    "timeout": 60,
+    "rounds": 3,
+    "restore": {},
+    "reason": "any",
+}
+
+
+def go(node: SimulatedNode, tmp_path: Path, check: bool = False, **changes: t.Any) -> dict[str, t.Any]:
+    parameters = {**DEFAULTS, "journal": str(tmp_path / "state" / "journal.json"), **changes}
+    result, failure = run(node, parameters, check, str(tmp_path / "locks"))
+    return {**result, "msg": failure or ""}
+
+
+def evict(node: SimulatedNode, tmp_path: Path, *stop: str, **changes: t.Any) -> None:
+    result = go(node, tmp_path, state="freed", stop=list(stop), **changes)
+    assert result["verdict"] == "freed", result["msg"]
+
+
+def two_services() -> SimulatedNode:
+    node = SimulatedNode()
+    node.add_unit(unit("a.service"), Proc(10, "a", gpu=GIB))
+    node.add_unit(unit("b.service"), Proc(11, "b", gpu=GIB))
+    return node
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "restored"),
+    [
+        ("on_failure", "failure", True),
+        ("on_failure", "undeploy", True),
+        ("on_undeploy", "failure", False),
+        ("on_undeploy", "undeploy", True),
+        ("on_undeploy", "any", True),
+        ("never", "failure", False),
+        ("never", "undeploy", False),
+        ("never", "any", False),
+    ],
+)
+def test_policies(tmp_path: Path, policy: str, reason: str, restored: bool) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a", "unit:b", restore={"unit:a": policy})
+    result = go(node, tmp_path, reason=reason)
+    assert result["verdict"] == "restored"
+    assert node.units["unit:a.service"].running is restored and node.units["unit:b.service"].running
+    assert bool(result["notes"]) is not restored
+    still_open = [row["name"] for row in result["evicted"]]
+    assert still_open == (["a.service"] if (policy, reason) == ("on_undeploy", "failure") else [])
+
+
+def test_a_policy_given_now_wins_over_the_journal(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a", "unit:b")
+    go(node, tmp_path, restore={"unit:a": "never"})
+    assert not node.units["unit:a.service"].running and node.units["unit:b.service"].running
+    assert go(node, tmp_path)["evicted"] == []
+
+
+def test_only_what_is_named_is_restored(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a", "unit:b")
+    go(node, tmp_path, stop=["unit:b"])
+    assert not node.units["unit:a.service"].running and node.units["unit:b.service"].running
+    go(node, tmp_path)
+    assert node.units["unit:a.service"].running
+
+
+def test_check_mode_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a")
+    log, text = list(node.log), (tmp_path / "state" / "journal.json").read_text()
+    result = go(node, tmp_path, check=True)
+    assert result["changed"] and [row["action"] for row in result["actions"]] == ["enable", "start"]
+    assert {row["result"] for row in result["actions"]} == {"planned"}
+    assert node.log == log and (tmp_path / "state" / "journal.json").read_text() == text
+
+
+def test_what_was_not_running_is_not_started(tmp_path: Path) -> None:
+    node = two_services()
+    node.units["unit:b.service"] = node.units["unit:b.service"]._replace(active_state="inactive")
+    node.kill_proc(11)
+    evict(node, tmp_path, "unit:a", "unit:b")
+    go(node, tmp_path)
+    assert not node.units["unit:b.service"].running and "start b.service" not in node.log
+
+
+def test_unit_that_was_disabled_stays_disabled(tmp_path: Path) -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("a.service", file_state="disabled"), Proc(10, "a", gpu=GIB))
+    before = node.state()
+    evict(node, tmp_path, "unit:a")
+    go(node, tmp_path)
+    assert node.state() == before and not any("able" in line for line in node.log)
+
+
+def test_links_come_back_exactly(tmp_path: Path) -> None:
+    """The administrator has enabled it for another target, with a relative link."""
+    node = two_services()
+    wanted = {"/etc/systemd/system/gpu.target.wants/a.service": "../a.service"}
+    node.links["a.service"] = dict(wanted)
+    evict(node, tmp_path, "unit:a")
+    go(node, tmp_path)
+    assert node.links["a.service"] == wanted
+    assert not go(node, tmp_path)["changed"]
+
+
+def test_restored_after_a_reboot(tmp_path: Path) -> None:
+    node = two_services()
+    before = node.state()
+    evict(node, tmp_path, "unit:a")
+    # After a boot: what is enabled runs, the evicted one does not, its invocation id is empty.
+    node.units["unit:a.service"] = node.units["unit:a.service"]._replace(invocation="")
+    go(node, tmp_path)
+    assert node.state() == before
+
+
+def test_unit_that_has_been_removed_is_said_and_the_others_come_back(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a", "unit:b")
+    removed = node.units.pop("unit:a.service")
+    result = go(node, tmp_path)
+    assert result["verdict"] == "not_restored" and "a.service" in result["msg"]
+    assert node.units["unit:b.service"].running
+    assert [row["name"] for row in result["evicted"]] == ["a.service"]
+    node.units[removed.key] = removed
+    assert go(node, tmp_path)["verdict"] == "restored"
+
+
+def test_failed_unit_has_its_start_limit_cleared_first(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a")
+    node.units["unit:a.service"] = node.units["unit:a.service"]._replace(active_state="failed")
+    go(node, tmp_path)
+    assert node.log.index("reset-failed a.service") < node.log.index("start a.service")
+
+
+def test_it_waits_until_the_service_answers(tmp_path: Path) -> None:
+    node = two_services()
+    node.ports, node.unit_ports = {8001}, {"unit:a.service": 8001}
+    evict(node, tmp_path, "unit:a")
+    node.ports = set()
+    pause = node.pause
+
+    def answering_later(seconds: float) -> None:
+        pause(seconds)
+        if node.clock > 5:
+            node.ports.add(8001)
+
+    del node.unit_ports["unit:a.service"]  # the port opens some time after the start
+    node.pause = answering_later  # type: ignore[method-assign]
+    assert go(node, tmp_path)["verdict"] == "restored" and node.clock > 5
+
+
+def test_a_service_that_never_answers_is_not_restored(tmp_path: Path) -> None:
+    node = two_services()
+    node.ports, node.unit_ports = {8001}, {"unit:a.service": 8001}
+    evict(node, tmp_path, "unit:a")
+    node.ports, node.unit_ports = set(), {}
+    result = go(node, tmp_path, timeout=10)
+    assert result["verdict"] == "not_restored" and "port 8001" in result["msg"] and 10 <= node.clock < 20
+
+
+# Containers
+
+
+def stack() -> SimulatedNode:
+    node = SimulatedNode()
+    labels = {"com.docker.compose.project": "rag", "com.docker.compose.service": "web", "com.docker.compose.depends_on": "db:service_started:false"}
+    node.add_container(container("rag-web-1", 1, labels=labels), Proc(10, "web", gpu=GIB))
+    node.add_container(container("rag-db-1", 2, labels={**labels, "com.docker.compose.service": "db", "com.docker.compose.depends_on": ""}))
+    return node
+
+
+def test_compose_project_starts_in_the_order_of_its_dependencies(tmp_path: Path) -> None:
+    node = stack()
+    before = node.state()
+    evict(node, tmp_path, "container:rag-*")
+    go(node, tmp_path)
+    assert node.log.index("start rag-db-1") < node.log.index("start rag-web-1")
+    assert node.state() == before
+
+
+def test_container_that_others_share_a_network_with_starts_first(tmp_path: Path) -> None:
+    node = SimulatedNode()
+    first = container("gateway", 9)
+    node.add_container(container("sidecar", 1, shares=(first.id,)), Proc(10, "side", gpu=GIB))
+    node.add_container(first)
+    evict(node, tmp_path, "container:sidecar", "container:gateway")
+    go(node, tmp_path)
+    assert node.log.index("start gateway") < node.log.index("start sidecar")
+
+
+def test_container_that_is_gone_names_its_project(tmp_path: Path) -> None:
+    node = stack()
+    evict(node, tmp_path, "container:rag-web-1")
+    node.containers = {key: each for key, each in node.containers.items() if each.name != "rag-web-1"}
+    result = go(node, tmp_path)
+    assert result["verdict"] == "not_restored" and "docker compose --project-name rag up -d web" in result["msg"]
+
+
+def test_container_that_was_made_anew_under_its_name_is_as_good(tmp_path: Path) -> None:
+    node = stack()
+    evict(node, tmp_path, "container:rag-web-1")
+    node.containers = {key: each for key, each in node.containers.items() if each.name != "rag-web-1"}
+    node.add_container(container("rag-web-1", 77, policy="always"))
+    result = go(node, tmp_path)
+    assert result["verdict"] == "restored" and not result["changed"]
+
+
+def test_retries_of_a_policy_come_back(tmp_path: Path) -> None:
+    node = SimulatedNode()
+    made = node.add_container(container("c", 1, policy="on-failure", policy_retries=5), Proc(10, "c", gpu=GIB))
+    evict(node, tmp_path, "container:c")
+    assert node.containers[made.key].policy == "no"
+    go(node, tmp_path)
+    assert (node.containers[made.key].policy, node.containers[made.key].policy_retries) == ("on-failure", 5)
+
+
+def test_engine_that_is_down_is_said_and_tried_again(tmp_path: Path) -> None:
+    node = stack()
+    evict(node, tmp_path, "container:rag-*")
+    engines, node.engines = node.engines, {}
+    result = go(node, tmp_path)
+    assert result["verdict"] == "not_restored" and "no container engine answers" in result["msg"]
+    node.engines = engines
+    assert go(node, tmp_path)["verdict"] == "restored"
+
+
+def test_one_failure_does_not_keep_the_others_from_coming_back(tmp_path: Path) -> None:
+    node = stack()
+    evict(node, tmp_path, "container:rag-*")
+    engine = next(iter(node.engines.values()))
+    start = engine.start
+
+    def failing(container_id: str) -> None:
+        if container_id == f"{2:064x}":
+            raise EngineError("failed", "driver failed programming external connectivity")
+        start(container_id)
+
+    engine.start = failing  # type: ignore[method-assign]
+    result = go(node, tmp_path)
+    assert result["verdict"] == "not_restored" and "external connectivity" in result["msg"]
+    assert next(each for each in node.containers.values() if each.name == "rag-web-1").running
+
+
+def test_processes_are_never_promised(tmp_path: Path) -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "llama-server", gpu=GIB, argv=("/opt/llama-server", "-m", "x")))
+    evict(node, tmp_path, "process:llama-server")
+    entries = json.loads((tmp_path / "state" / "journal.json").read_text())["entries"]
+    assert entries[0]["state"] == "settled" and entries[0]["before"]["command"] == "/opt/llama-server -m x"
+    assert not go(node, tmp_path)["changed"]
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [("", []), ("db:service_started:false,cache:service_healthy:true", ["db", "cache"]), ('{"db": {"condition": "x"}}', ["db"]), ("{", [])],
+)
+def test_dependencies_in_a_label(label: str, names: list[str]) -> None:
+    assert _dependencies(label) == names
