@@ -9,9 +9,10 @@ import time
 from tools import environments, lab
 from tools.console import ToolError, call, main, say
 from tools.environments import Environment
-from tools.places import ROOT
+from tools.places import BUILD, ROOT
 
 INVENTORY = "inventory/lab.yml"
+REPORTS = BUILD / "demo"
 
 
 def _playbook(environment: Environment, *arguments: str) -> int:
@@ -37,10 +38,11 @@ def _run() -> int:
         return _plan(environment)
     if status != 0:
         raise ToolError("the lab did not come up; its own message is above, with the remedy")
-    status = _playbook(environment, "-i", INVENTORY, "playbooks/deploy_qwen.yml")
+    status = _playbook(environment, "-i", INVENTORY, "playbooks/deploy_qwen.yml", "-e", f"deploy_reports={REPORTS}")
     if status != 0:
         raise ToolError("deploy_qwen.yml failed; its own message is above. `make demo` again continues, `make lab-down` removes the hosts")
-    say(f"\nDone in {time.monotonic() - start:.0f} s. Now, in this checkout, with .build/venv-dev/bin on PATH:")
+    say("\n" + (REPORTS / "default.txt").read_text(encoding="utf-8"))
+    say(f"Done in {time.monotonic() - start:.0f} s. Now, in this checkout, with .build/venv-dev/bin on PATH:")
     say(f"  ansible-playbook -i {INVENTORY} playbooks/deploy_qwen.yml      again: changed=0, nothing restarted")
     say(f"  ansible -i {INVENTORY} sparks -m unimem.dgx_spark.gpu_memory_facts")
     say(f"  ansible-playbook -i {INVENTORY} playbooks/undeploy_qwen.yml    the engine gone, the embeddings service back")
