@@ -125,6 +125,8 @@ class Seen(t.NamedTuple):
     belonged: t.Mapping[tuple[int, int], Selector]
     #: keys of containers that their engine says have ended
     ended: t.Collection[str] = ()
+    #: bytes of what was stopped that are not back in the pool yet
+    pending: int = 0
 
 
 def process_title(process: t.Mapping[str, t.Any]) -> str:
@@ -481,7 +483,9 @@ def make_plan(scene: Scene, wishes: Wishes, seen: Seen | None = None) -> Plan:
         return plan
     chosen = able
     if wishes.need > 0:
-        chosen = _choose(plan, scene, able, [tenant for tenant in tenants if tenant.refusals], wishes.need, t.cast(int, have))
+        # What is on its way back must not cost somebody else's service.
+        coming = t.cast(int, have) + (seen.pending if seen else 0)
+        chosen = _choose(plan, scene, able, [tenant for tenant in tenants if tenant.refusals], wishes.need, coming)
         plan.spared = [tenant for tenant in able if tenant not in chosen]
     if plan.verdict:
         return plan

@@ -43,6 +43,9 @@ SUCCESS = ("reported", "nothing_to_do", "freed", "restored")
 #: Memory counts as back when this share of what the driver had listed is: others go on using the pool meanwhile.
 BACK_SHARE = 0.9
 
+#: What comes and goes on an idle machine anyway, as a share of the pool.
+NOISE_SHARE = 0.005
+
 #: Seconds after SIGKILL in which a process that can end has ended.
 KILL_SECONDS = 10.0
 
@@ -154,6 +157,8 @@ class Reclaimer:
         self.denied: list[str] = []
         self.facts: dict[str, t.Any] = {}
         self.listed: set[int] = set()
+        self.considered: set[tuple[int, t.Any]] = set()
+        self.outlived: set[tuple[int, t.Any]] = set()
         self.first_unattributed: int | None = None
         self.stopped_containers: set[str] = set()
         self.start = node.monotonic()
@@ -178,8 +183,9 @@ class Reclaimer:
     def _look(self) -> tuple[Plan, Scene]:
         self.facts = self.node.gather()
         scene = self.node.scene(self.facts)
-        plan = make_plan(scene, self.wishes, Seen(self.belonged, self.stopped_containers))
+        plan = make_plan(scene, self.wishes, Seen(self.belonged, self.stopped_containers, self._pending()))
         self.listed = plan.listed
+        self.considered.update((process["pid"], process.get("start_time")) for process in scene.holders)
         if not self.outcome.before:
             self.first_unattributed = self._unattributed()
             self.outcome.before = dict(self.facts.get("memory") or {})
@@ -252,11 +258,15 @@ class Reclaimer:
             return self._end(scene, "freed", f"would free {format_size(plan.expected)} (estimated)", measure=False)
         number = 1
         while True:
-            base = self._unattributed()
+            stopping = plan
             if not self._carry_out(plan, scene, number):
                 return self._end(scene, "not_permitted", "; ".join(self.denied) or "nothing was stopped")
-            self._wait(plan, base, scene.boot_id)
-            plan, scene = self._look()
+            while True:
+                self._wait(stopping, scene.boot_id)
+                plan, scene = self._look()
+                over = self.stayed or self.stuck or self.node.monotonic() >= self.deadline
+                if over or plan.steps or self._satisfied(plan) or not self._is_coming():
+                    break
             self._note_restarts(scene)
             if self._satisfied(plan) or self.stayed or self.stuck or number >= self.options.rounds or self.node.monotonic() >= self.deadline:
                 break
@@ -279,6 +289,7 @@ class Reclaimer:
             for row in rows:
                 row["result"] = "not done: no journal"
             return False
+        self.released += sum(process.get("memory") or 0 for tenant in plan.tenants for process in tenant.holders)
         for tenant in plan.tenants:
             for member in tenant.members:
                 self.belonged[(member.pid, member.start_time)] = tenant.selector
@@ -633,14 +644,13 @@ class Reclaimer:
         value = self.facts.get("unattributed")
         return value if isinstance(value, int) else None
 
-    def _wait(self, plan: Plan, base: int | None, boot: str) -> None:
+    def _wait(self, plan: Plan, boot: str) -> None:
         """Wait until the memory is back, something new matches, or the time is over."""
         klass = str(self.facts.get("class"))
         stopped = {(process["pid"], process.get("start_time")) for tenant in plan.tenants for process in tenant.holders}
         released = sum(process.get("memory") or 0 for tenant in plan.tenants for process in tenant.holders)
-        self.released += released
         then = (self.facts.get("memory") or {}).get("allocatable")
-        target = self.wishes.need if self.wishes.need > 0 else None if then is None else then + int(BACK_SHARE * released)
+        target = self.wishes.need if self.wishes.need > 0 else None if then is None else then + max(0, released - self._slack(released))
         interval = _FIRST_LOOK
         look = self.node.monotonic() + interval
         for pause in _pauses():
@@ -656,32 +666,47 @@ class Reclaimer:
                 interval = min(10.0, 2 * interval)
                 look = self.node.monotonic() + interval
                 self.facts = self.node.gather()
-                if self._settled(stopped, released, base) or self._something_new(stopped, boot):
+                if self._settled(stopped) or self._something_new(stopped, boot):
                     return
             if self.node.monotonic() >= self.deadline:
                 return
             self.node.pause(min(pause, max(0.0, self.deadline - self.node.monotonic())))
 
-    def _settled(self, stopped: t.Collection[tuple[int, t.Any]], released: int, base: int | None) -> bool:
+    def _settled(self, stopped: t.Collection[tuple[int, t.Any]]) -> bool:
         """Whether what was stopped is gone and the pool no longer misses what it held, whatever others have taken since."""
         listed = {(process.get("pid"), process.get("start_time")) for process in self.facts.get("processes") or []}
         if any(each in listed for each in stopped):
             return False
-        now = self._unattributed()
-        if base is None or now is None:
-            return (self.facts.get("memory") or {}).get("allocatable") is None
-        return now - base <= (1 - BACK_SHARE) * released
+        if self._unattributed() is None or self.first_unattributed is None:
+            return self.facts.get("class") == "none" or (self.facts.get("memory") or {}).get("allocatable") is None
+        return not self._is_coming()
 
     def _something_new(self, stopped: t.Collection[tuple[int, t.Any]], boot: str) -> bool:
         """Whether another round has something to do: a match that was not there, or a process that outlived its unit."""
         for process in self.facts.get("processes") or []:
             pid, start_time = process.get("pid"), process.get("start_time")
             if (pid, start_time) in stopped or (pid, start_time) in self.belonged:
-                if start_time is not None and self._lives(Identity(boot, pid, start_time)):
+                if start_time is not None and (pid, start_time) not in self.outlived and self._lives(Identity(boot, pid, start_time)):
+                    self.outlived.add((pid, start_time))
                     return True
-            elif any(selector.matches(process) for selector in self.wishes.stop):
+            elif (pid, start_time) not in self.considered and any(selector.matches(process) for selector in self.wishes.stop):
                 return True
         return False
+
+    def _pending(self) -> int:
+        """Bytes of what was stopped that the driver lists no more and that nobody can have yet."""
+        now, then = self._unattributed(), self.first_unattributed
+        if now is None or then is None:
+            return 0
+        return min(self.released, max(0, now - then))
+
+    def _is_coming(self) -> bool:
+        return self._pending() > self._slack(self.released)
+
+    def _slack(self, released: int) -> int:
+        """By how much less than was released counts as all of it: others go on using the pool meanwhile."""
+        total = (self.facts.get("memory") or {}).get("total") or 0
+        return max(int((1 - BACK_SHARE) * released), int(NOISE_SHARE * total))
 
     def _lives(self, identity: Identity) -> bool:
         try:
@@ -779,10 +804,11 @@ class Reclaimer:
     def _returned(self) -> bool:
         """Whether the memory of what was stopped is back in the pool."""
         before, after = self.outcome.before.get("allocatable"), (self.facts.get("memory") or {}).get("allocatable")
-        if before is None or after is None or after - before >= BACK_SHARE * self.released:
+        if before is None or after is None or after - before >= self.released - self._slack(self.released):
             return True
-        now, then = self._unattributed(), self.first_unattributed
-        return now is not None and then is not None and now - then <= (1 - BACK_SHARE) * self.released
+        if self.facts.get("class") == "none":
+            return True  # no driver that could keep it
+        return self._unattributed() is not None and self.first_unattributed is not None and not self._is_coming()
 
     def _trace(self, memory: t.Mapping[str, t.Any]) -> None:
         have = memory.get("allocatable")

@@ -125,6 +125,7 @@ class SimulatedNode:
         self.unit_ports: dict[str, int] = {}
         self.links: dict[str, dict[str, str]] = {}
         self.log: list[str] = []
+        self.times: list[float] = []  # when each line of the log happened
         self.die_after: int | None = None
         self.driver_keeps = False
         self.deny: set[str] = set()
@@ -166,6 +167,7 @@ class SimulatedNode:
     def happened(self, what: str) -> None:
         """Note something done to the node; the run may end right after it."""
         self.log.append(what)
+        self.times.append(self.clock)
         if self.die_after is not None and len(self.log) > self.die_after:
             raise Died(what)
 

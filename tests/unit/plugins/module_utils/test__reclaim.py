@@ -617,3 +617,42 @@ def test_two_runs_at_once(tmp_path):
     assert go(node, tmp_path, stop=stop)["verdict"] == "freed"
     assert inner["result"]["verdict"] == "not_permitted"
     assert "another run is at work" in inner["result"]["msg"] and "state=freed" in inner["result"]["msg"]
+
+
+# Last defences
+
+
+def test_a_match_that_shows_up_while_waiting_is_not_waited_with(tmp_path):
+    """The first one's memory comes back late; the second is stopped meanwhile."""
+    node = seed_node()
+    node.procs[101].slow_release = 100.0
+    go(node, tmp_path, stop=[EMBEDDINGS, "process:stray"], need=110 * GIB)
+    traced = [when for when, line in zip(node.times, node.log) if line.startswith("signal")]
+    assert traced and traced[0] < 20
+
+
+def test_what_outlives_its_unit_under_a_protected_name_is_not_called_freed(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", kill_mode="process"), Proc(1001, "engine", gpu=20 * GIB))
+    kept = node.procs[1001]
+    end_of = node.end_of
+
+    def leave(key):
+        end_of(key)
+        kept.name = "Xorg"
+        node.procs[1001] = kept
+
+    node.end_of = leave
+    result = go(node, tmp_path, stop=["unit:t.serv*"])
+    assert result["verdict"] == "still_held" and "pid 1001" in result["msg"] and node.signals == []
+
+
+def test_what_is_on_its_way_back_does_not_cost_another_service(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("a.service"), Proc(1000, "a", gpu=50 * GIB, slow_release=100.0))
+    node.add_unit(unit("b.service"), Proc(1001, "b", gpu=20 * GIB))
+    have = node.memory("unified")["allocatable"]
+    # Something new that matches makes it look again while the memory is still on its way.
+    node.late.append(("unit:a.service", Proc(500, "tiny", gpu=GIB // 100)))
+    result = go(node, tmp_path, stop=["unit:a", "process:tiny", "unit:b"], need=have + 40 * GIB)
+    assert result["verdict"] == "freed" and node.units["unit:b.service"].running and node.clock >= 100
