@@ -185,12 +185,11 @@ class EngineApi:
             raise EngineError("unreachable", f"no container engine answers at {self.socket_path}") from exc
         except PermissionError as exc:
             raise EngineError("denied", f"using {self.socket_path} is not permitted: become root, or a member of the engine's group") from exc
-        except TimeoutError as exc:
+        except socket.timeout as exc:
+            # Not a TimeoutError before Python 3.10.
             raise EngineError("hung", f"the container engine at {self.socket_path} has not answered within {self._timeout:.0f} s") from exc
         except (OSError, http.client.HTTPException) as exc:
-            # Before Python 3.10 socket.timeout is not a TimeoutError.
-            code = "hung" if isinstance(exc, socket.timeout) else "failed"
-            raise EngineError(code, f"the container engine at {self.socket_path} failed: {exc}") from exc
+            raise EngineError("failed", f"the container engine at {self.socket_path} failed: {exc}") from exc
         finally:
             connection.close()
         return _answer(status, data)

@@ -506,4 +506,8 @@ def main(argv: t.Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv))
+    status = main(sys.argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not through the interpreter's finalization: threads that still wait in a read or on a lock can crash it, and the status is lost.
+    os._exit(status)
