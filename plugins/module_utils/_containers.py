@@ -25,7 +25,9 @@ DOCKER_SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "/run/snap.docker/
 PODMAN_STORAGE = "/var/lib/containers/storage"
 COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_DIRECTORY = "com.docker.compose.project.working_dir"
-PODMAN_UNIT = "PODMAN_SYSTEMD_UNIT"
+
+#: Names longer than this are cut.
+_NAME_LENGTH = 255
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,17 @@ def parse_inspect(document: t.Any, source: str) -> Container | None:
     policy = _section(_section(document, "HostConfig"), "RestartPolicy").get("Name")
     labels = _section(_section(document, "Config"), "Labels")
     return Container(
-        id=document["Id"],
-        name=document["Name"].lstrip("/"),
-        restart_policy=policy if isinstance(policy, str) else None,
-        labels={str(name): str(value) for name, value in labels.items()},
+        id=_text(document["Id"]),
+        name=_text(document["Name"].lstrip("/")),
+        restart_policy=_text(policy) if isinstance(policy, str) else None,
+        labels={_text(name): _text(value) for name, value in labels.items()},
         source=source,
     )
+
+
+def _text(value: t.Any) -> str:
+    # JSON can hold halves of characters, which cannot be written again.
+    return str(value)[:_NAME_LENGTH].encode("utf-8", "replace").decode("utf-8")
 
 
 class ContainerReader:
@@ -115,10 +122,10 @@ class ContainerReader:
         storage = PODMAN_STORAGE if uid is None else f"{self._home(uid)}/.local/share/containers/storage"
         path = f"{storage}/overlay-containers/containers.json"
         self.reasons[container_id] = f"podman could not be asked as {'root' if uid is None else f'uid {uid}'}; its restart policy is unknown"
-        entries = _json(self._world.read_text(path) or "")
+        entries = _json(self._world.read_text_of(uid or 0, path, self._deadline.left(ANSWER_TIMEOUT)) or "")
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and entry.get("id") == container_id and isinstance(entry.get("names"), list) and entry["names"]:
-                return Container(id=container_id, name=str(entry["names"][0]), source=path)
+                return Container(id=container_id, name=_text(entry["names"][0]), source=path)
         return None
 
     def _home(self, uid: int) -> str:
@@ -153,5 +160,5 @@ class ContainerReader:
 def _json(text: str) -> t.Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

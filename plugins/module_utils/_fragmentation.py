@@ -22,7 +22,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Wor
 HUGE_PAGE = 2 * 1024 * 1024
 LARGE_BLOCK = 4 * 1024 * 1024
 
-_ZONE = re.compile(r"^Node\s+\d+,\s+zone\s+\S+\s+([\d\s]+)$")
+_ZONE = re.compile(r"^Node\s+\d+,\s+zone\s+\S+\s+(\d[\d\s]*)$")
 
 
 def parse_buddyinfo(text: str) -> list[int]:
@@ -31,7 +31,7 @@ def parse_buddyinfo(text: str) -> list[int]:
     for line in text.splitlines():
         zone = _ZONE.match(line.strip())
         if zone:
-            counts = [int(count) for count in zone[1].split()]
+            counts = [int(count) for count in zone[1].split() if len(count) < 19]
             orders += [0] * (len(counts) - len(orders))
             for order, count in enumerate(counts):
                 orders[order] += count
@@ -57,7 +57,7 @@ def fragmentation_figures(orders: list[int], page_size: int) -> dict[str, t.Any]
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdecimal() else None
+    return int(text) if text and re.fullmatch(r"\s*\d{1,20}\s*", text) else None
 
 
 def read_fragmentation(world: World, page_size: int) -> tuple[dict[str, t.Any] | None, str | None]:
@@ -68,7 +68,7 @@ def read_fragmentation(world: World, page_size: int) -> tuple[dict[str, t.Any] |
         # Some kernels let only root read it.
         return None, f"/proc/buddyinfo: {world.reasons.get('/proc/buddyinfo') or 'it lists no zone'}"
     figures = fragmentation_figures(orders, page_size)
-    counters = dict(re.findall(r"^(compact_\w+) (\d+)$", world.read_text("/proc/vmstat") or "", re.MULTILINE))
+    counters = dict(re.findall(r"^(compact_\w+) (\d{1,20})$", world.read_text("/proc/vmstat") or "", re.MULTILINE))
     for name in ("compact_stall", "compact_fail", "compact_success"):
         figures[name] = _number(counters.get(name))
     minimum = _number(world.read_text("/proc/sys/vm/min_free_kbytes"))

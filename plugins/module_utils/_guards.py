@@ -13,7 +13,7 @@ import typing as t
 from collections.abc import Mapping
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import mask_argv
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import split_cmdline
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import parse_uid, split_cmdline
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
 #: comm -> name of the watchdog.
@@ -24,7 +24,9 @@ OOMD_DIRECTORIES = ("/usr/lib/systemd/oomd.conf.d", "/run/systemd/oomd.conf.d", 
 _OOMD_SETTINGS = ("SwapUsedLimit", "DefaultMemoryPressureLimit", "DefaultMemoryPressureDurationSec")
 #: What systemd-oomd uses when nothing is set (oomd.conf(5)).
 _OOMD_DEFAULTS = {"SwapUsedLimit": "90%", "DefaultMemoryPressureLimit": "60%", "DefaultMemoryPressureDurationSec": "30s"}
-_NOHANG_SETTING = re.compile(r"^\s*((?:soft|hard|warning)_threshold_[a-z_]+)\s*=\s*(\S(?:.*\S)?)\s*$", re.MULTILINE)
+_NOHANG_SETTING = re.compile(r"^((?:soft|hard|warning)_threshold_[a-z_]+)\s*=(.*)$")
+#: Seconds that a file may take which a command line names.
+_READ_TIMEOUT = 1.0
 _EARLYOOM_OPTIONS = {"-m": "mem_percent", "-s": "swap_percent", "-M": "mem_kib", "-S": "swap_kib"}
 
 
@@ -67,14 +69,17 @@ def _oomd_thresholds(world: World) -> dict[str, str]:
     return thresholds
 
 
-def _nohang_thresholds(world: World, argv: t.Sequence[str]) -> dict[str, str]:
+def _nohang_thresholds(world: World, pid: int, argv: t.Sequence[str]) -> dict[str, str]:
     path = "/etc/nohang/nohang.conf"
-    for word, after in zip(argv, [*argv[1:], ""]):
-        if word in ("-c", "--config") and after.startswith("/"):
-            path = after
-        elif word.startswith("--config=/"):
-            path = word.partition("=")[2]
-    return {match[1]: match[2] for match in _NOHANG_SETTING.finditer(world.read_text(path) or "")}
+    # Any user can call a process nohang, and name any file on its command line: only root's is followed, to a file of root's.
+    if parse_uid(world.read_text(f"/proc/{pid}/status") or "") == 0:
+        for word, after in zip(argv, [*argv[1:], ""]):
+            if word in ("-c", "--config") and after.startswith("/"):
+                path = after
+            elif word.startswith("--config=/"):
+                path = word.partition("=")[2]
+    lines = (world.read_text_of(0, path, _READ_TIMEOUT) or "").splitlines()
+    return {match[1]: match[2].strip() for match in (_NOHANG_SETTING.match(line.strip()) for line in lines) if match}
 
 
 def read_guards(world: World, table: Mapping[int, str]) -> list[dict[str, t.Any]]:
@@ -90,6 +95,6 @@ def read_guards(world: World, table: Mapping[int, str]) -> list[dict[str, t.Any]
         elif name == "systemd-oomd":
             thresholds = _oomd_thresholds(world)
         else:
-            thresholds = _nohang_thresholds(world, argv)
+            thresholds = _nohang_thresholds(world, pid, argv)
         guards.append({"name": name, "pid": pid, "thresholds": thresholds, "command": " ".join(mask_argv(argv)) or None})
     return guards

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 MASK = "********"
+#: Stands for the rest of a text that is too long to look through. Every process chooses its own command line, up to megabytes.
+CUT = "…"
+MAX_LENGTH = 16384
 
 #: Words that make the name of an option or variable secret. ``tokens`` and ``tokenizer`` are other words than ``token``.
 _SECRET_WORDS = frozenset(
@@ -87,13 +90,14 @@ _SHAPES = re.compile(
     )""",
     re.VERBOSE,
 )
-_URL_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"@]+@")
+#: All of these run in linear time over any text: a run of letters is looked at once (bounded, or from its start only).
+_URL_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/\s'\"@]+@")
 _URL_QUERY = re.compile(r"([?&;])([A-Za-z0-9_.-]+)=([^&;\s'\"]*)")
 _SCHEME = re.compile(r"\b(bearer|basic|digest)(\s+)(?!\*)([A-Za-z0-9+/=._~-]{6,})", re.IGNORECASE)
 _HEADER = re.compile(r"\b((?:proxy-)?authorization|(?:set-)?cookie)(\s*:\s*)(?=\S)([^'\"\n]+)", re.IGNORECASE)
 #: NAME=value, "name": "value", name: 'value' anywhere in a text, and --name value in a text with blanks.
 _PAIR = re.compile(
-    r"""(?P<name>[A-Za-z_-][A-Za-z0-9_.-]*)(?P<between>["']?\s*[=:]\s*|["']\s*,\s*)(?P<value>"[^"]*"|'[^']*'|[^\s"',}&;]+)""",
+    r"""(?P<name>(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]+)(?P<between>["']?\s*[=:]\s*|["']\s*,\s*)(?P<value>"[^"]*"|'[^']*'|[^\s"',}&;]+)""",
 )
 _OPTION = re.compile(r"""(?P<name>(?<![^\s"'])--?[A-Za-z][A-Za-z0-9_.-]*)(?P<between>\s+)(?P<value>"[^"]*"|'[^']*'|(?!--)[^\s]+)""")
 
@@ -130,7 +134,9 @@ def _mask_query(match: re.Match[str]) -> str:
 
 
 def mask_command(text: str) -> str:
-    """Mask the secrets in a text, such as a command line that its process wrote as one string."""
+    """Mask the secrets in a text, such as a command line that its process wrote as one string. What is too long is left out."""
+    if len(text) > MAX_LENGTH:
+        return CUT
     text = _URL_CREDENTIALS.sub(rf"\g<1>{MASK}@", text)
     text = _URL_QUERY.sub(_mask_query, text)
     text = _HEADER.sub(rf"\g<1>\g<2>{MASK}", text)
@@ -141,25 +147,38 @@ def mask_command(text: str) -> str:
 
 
 def mask_argv(argv: Sequence[str]) -> list[str]:
-    """Mask the secrets in the words of a command line: a secret option's value may be the next word, or several (``--api-key a b``)."""
+    """Mask the secrets in the words of a command line: a secret option's value may be the next word, or several (``--api-key a b``).
+
+    Words beyond 16384 characters in all are left out, and an ellipsis says so.
+    """
     masked: list[str] = []
+    length = 0
+    for word in _masked_words(argv):
+        length += len(word) + 1
+        if length > MAX_LENGTH:
+            masked.append(CUT)
+            break
+        masked.append(word)
+    return masked
+
+
+def _masked_words(argv: Sequence[str]) -> Iterator[str]:
     short = _SHORT_OPTIONS.get(os.path.basename(argv[0]), ()) if argv else ()
     hiding = ""
     for position, word in enumerate(argv):
         if hiding and word and (not word.startswith("-") or (hiding != "more" and not word.startswith("--"))):
             # The last words of a command line are empty when its process overwrote it; those stay.
-            masked.append(MASK)
             hiding = "" if hiding == "one" else "more"
+            yield MASK
             continue
         hiding = ""
-        if position and word.startswith("-") and "=" not in word and not any(blank in word for blank in " \t\n"):
+        if len(word) <= MAX_LENGTH and position and word.startswith("-") and "=" not in word and not any(blank in word for blank in " \t\n"):
             if word in short or is_secret_name(word):
                 hiding = "one" if word in short else "first"
-            else:
-                glued = next((option for option in short if word.startswith(option) and not word.startswith("--")), None)
-                if glued:
-                    word = glued + MASK
-            masked.append(word if hiding or word.endswith(MASK) else mask_command(word))
-            continue
-        masked.append(mask_command(word))
-    return masked
+                yield word
+                continue
+            glued = next((option for option in short if word.startswith(option) and not word.startswith("--")), None)
+            if glued:
+                yield glued + MASK
+                continue
+        yield mask_command(word)

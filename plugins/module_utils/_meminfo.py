@@ -36,7 +36,7 @@ FIGURES = (
     "allocatable",
 )
 
-_LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_()]*):\s+(\d+)(?:\s+(kB))?\s*$")
+_LINE = re.compile(r"^([A-Za-z][A-Za-z0-9_()]*):\s+(\d{1,18})(?:\s+(kB))?\s*$")
 
 #: Buckets of the kernel that are no page cache and no free memory; what is left beside them is memory of drivers.
 #: The residual formula for driver memory (live CUDA allocations and the pools of drivers from 590 on).

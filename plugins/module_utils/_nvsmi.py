@@ -68,9 +68,11 @@ _NO_DEVICES = re.compile(r"no devices (?:were )?found", re.IGNORECASE)
 _REFUSED_FIELD = re.compile(r"is not a valid field|invalid combination of input|not a valid option|unrecognized|invalid option", re.IGNORECASE)
 
 _PROCESS_ROW = re.compile(
-    r"^\|\s+(?P<gpu>\d+)\s+(?P<gi>\d+|N/A)\s+(?P<ci>\d+|N/A)\s+(?P<pid>\d+)\s+(?P<type>[A-Z](?:\+[A-Z])*)\s+(?P<rest>.*?)\s*\|\s*$",
+    r"^\|\s+(?P<gpu>\d{1,4})\s+(?P<gi>\d{1,9}|N/A)\s+(?P<ci>\d{1,9}|N/A)\s+(?P<pid>\d{1,9})\s+(?P<type>[A-Z](?:\+[A-Z]){0,3})\s+(?P<rest>.*)\|$",
 )
-_ROW_MEMORY = re.compile(r"^(?P<name>.*?)\s*(?P<memory>\d+\s?MiB|\[?N/A\]?|\[?Not Supported\]?|\[?Unknown Error\]?)$")
+_ROW_MEMORY = re.compile(r"(?<!\S)(?P<memory>\d{1,12}\s?MiB|\[?N/A\]?|\[?Not Supported\]?|\[?Unknown Error\]?)$")
+#: A row has about 90 characters; names are cut to fit.
+_ROW_LENGTH = 400
 _CUDA_VERSION = re.compile(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)")
 _DRIVER_VERSION = re.compile(r"(?:Driver|KMD) Version:\s*(\d+(?:\.\d+)+)")
 
@@ -91,7 +93,7 @@ def parse_number(token: str) -> tuple[int | None, Problem | None]:
 
 def _clean(token: str) -> str | None:
     """A text field; None where a placeholder stands. Drivers from 610 mark some values as ``[Deprecated; …]``."""
-    text = re.sub(r"\s*\[Deprecated[^\]]*\]", "", token).strip()
+    text = re.sub(r"\[Deprecated[^\]]{0,100}\]", "", token).strip()
     return None if not text or text.strip("[] ").lower() in (*_NOT_SUPPORTED_WORDS, "not found", "unknown error") or text == "ERR!" else text
 
 
@@ -128,7 +130,7 @@ def parse_gpus(text: str, fields: tuple[str, ...]) -> tuple[list[Device], str | 
     driver: str | None = None
     for line in text.splitlines():
         tokens = [token.strip() for token in line.split(",", len(fields) - 1)]
-        if len(tokens) != len(fields) or not tokens[0].isdecimal():
+        if len(tokens) != len(fields) or not re.fullmatch(r"\d{1,4}", tokens[0]):
             continue
         row = dict(zip(fields, tokens))
         device = new_device(int(row["index"]))
@@ -182,12 +184,12 @@ def parse_table(text: str) -> list[Entry] | None:
         return None
     entries: list[Entry] = []
     for line in text[start:].splitlines():
-        row = _PROCESS_ROW.match(line)
-        rest = _ROW_MEMORY.match(row["rest"]) if row else None
+        row = _PROCESS_ROW.match(line.rstrip()[:_ROW_LENGTH])
+        rest = _ROW_MEMORY.search(row["rest"].rstrip()) if row else None
         if not row or not rest:
             continue
         memory = parse_number(rest["memory"])[0]
-        name = _clean(rest["name"])
+        name = _clean(row["rest"][: rest.start()])
         for kind in _kinds(row["type"]):
             entries.append(
                 Entry(
@@ -234,7 +236,7 @@ def parse_xml(text: str) -> Reading | None:
         _finish_memory(device)
         _set_mode(device, say(gpu, "mig_mode/current_mig"), say(gpu, "addressing_mode"))
         numa = say(gpu, "gpu_numa_id", "numa_id", "platformInfo/gpu_numa_id")
-        device["numa_node"] = int(numa) if numa.isdecimal() else None
+        device["numa_node"] = int(numa) if re.fullmatch(r"\d{1,4}", numa) else None
         reading["devices"].append(device)
         for process in gpu.iterfind(".//process_info"):
             pid, memory = say(process, "pid"), parse_number(say(process, "used_memory"))[0]
@@ -247,7 +249,7 @@ def parse_xml(text: str) -> Reading | None:
                         kind=kind,
                         memory=None if memory is None else memory * MIB,
                         name=_clean(say(process, "process_name")),
-                        instance=int(instance) if instance.isdecimal() else None,
+                        instance=int(instance) if re.fullmatch(r"\d{1,9}", instance) else None,
                     )
                 )
     return reading

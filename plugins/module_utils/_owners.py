@@ -18,7 +18,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._containers import COMPOSE_DIRECTORY, PODMAN_UNIT, Container, ContainerReader
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._containers import COMPOSE_DIRECTORY, Container, ContainerReader
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import Process, boot_id, read_process, read_stat, split_cmdline
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import PROTECTED_PROGRAMS, protected_program
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Deadline, World
@@ -29,7 +29,7 @@ SYSTEMCTL_TIMEOUT = 3.0
 _RUNTIME_SCOPE = re.compile(r"^(docker|libpod-payload|libpod|cri-containerd|crio|nerdctl|containerd)-([0-9a-f]{64})(?:\.scope)?$")
 _BARE_ID = re.compile(r"^[0-9a-f]{64}$")
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
-_USER_MANAGER = re.compile(r"^user@(\d+)\.service$")
+_USER_MANAGER = re.compile(r"^user@(\d{1,10})\.service$")
 _MACHINE = re.compile(r"^(?:machine-(.+)\.scope|systemd-nspawn@(.+)\.service|lxc\.payload\.(.+))$")
 _DESKTOP_SCOPE = re.compile(r"^app-(?:gnome|flatpak|kde|xfce|dbus)?-?.*\.scope$")
 _RUNTIMES = {
@@ -231,7 +231,7 @@ class OwnerReader:
             if container.restart_policy not in (None, "", "no"):
                 restarted_by.append(f"{runtime} (restart policy {container.restart_policy})")
             if not owner["unit"]:
-                owner["unit"] = container.labels.get(PODMAN_UNIT) or self._client_unit(container, place.uid)
+                owner["unit"] = self._client_unit(container, place.uid)
         if container_id in self._containers.reasons:
             self.reasons[pid] = self._containers.reasons[container_id]
         if runtime in ("kubernetes", "crio"):

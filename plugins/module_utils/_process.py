@@ -81,7 +81,7 @@ def parse_stat(text: str) -> Stat | None:
 
 def parse_uid(status: str) -> int | None:
     """Effective uid in /proc/<pid>/status."""
-    match = re.search(r"^Uid:\s+\d+\s+(\d+)", status, re.MULTILINE)
+    match = re.search(r"^Uid:\s+\d+\s+(\d{1,10})\b", status, re.MULTILINE)
     return int(match[1]) if match else None
 
 

@@ -15,7 +15,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._gpu import Readi
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
 _KERNEL_MODULE = re.compile(r"NVRM version:.*?\s(\d{3,}\.\d+(?:\.\d+)*)\s")
-_POOLS = re.compile(r"^EnableSystemMemoryPools:\s*(\d+)\s*$", re.MULTILINE)
+_POOLS = re.compile(r"^EnableSystemMemoryPools:\s*(\d{1,10})\s*$", re.MULTILINE)
 
 
 def kernel_module_version(text: str) -> str | None:

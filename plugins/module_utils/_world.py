@@ -15,7 +15,9 @@ import errno
 import json
 import os
 import pwd
+import re
 import socket
+import stat
 import time
 import typing as t
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +90,9 @@ class World(t.Protocol):
     def read_text(self, path: str, timeout: float | None = None) -> str | None:
         """Text of a file; None when it is absent or unreadable. With a timeout the read cannot block this process."""
 
+    def read_text_of(self, uid: int, path: str, timeout: float) -> str | None:
+        """Text of a file that a user chose: only when it is that user's own, so that a link cannot make root read another's."""
+
     def list_dir(self, path: str) -> list[str]:
         """Sorted names in a directory; empty when it is absent or unreadable."""
 
@@ -158,6 +163,16 @@ class Deadline:
         return left if at_most is None else min(left, at_most)
 
 
+def _printable(name: str) -> str:
+    # Names of files are bytes, and any user can make one that is no text.
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # A FIFO in the place of a file would block the open for ever.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 class LiveWorld:
     """This machine. ``root`` is put before every path of a file (for a mounted or prepared tree)."""
 
@@ -170,9 +185,15 @@ class LiveWorld:
 
     def read_text(self, path: str, timeout: float | None = None) -> str | None:
         """See World."""
-        if timeout is None:
-            return self._read(path)
-        result = self.start_probe("read", lambda: {"text": self._read(path), "reason": self.reasons.get(path)}, timeout).finish()
+        return self._read(path) if timeout is None else self._read_apart(path, None, timeout)
+
+    def read_text_of(self, uid: int, path: str, timeout: float) -> str | None:
+        """See World."""
+        return self._read_apart(path, uid, timeout)
+
+    def _read_apart(self, path: str, uid: int | None, timeout: float) -> str | None:
+        """In a process of its own, because the read may block: on a stuck process, or on a file system of a server that is gone."""
+        result = self.start_probe("read", lambda: {"text": self._read(path, uid), "reason": self.reasons.get(path)}, timeout).finish()
         if result.data is None:
             self.reasons[path] = result.error or "unreadable"
             return None
@@ -180,9 +201,16 @@ class LiveWorld:
             self.reasons[path] = str(result.data["reason"])
         return t.cast("str | None", result.data["text"])
 
-    def _read(self, path: str) -> str | None:
+    def _read(self, path: str, uid: int | None = None) -> str | None:
         try:
-            with open(self._path(path), "rb", buffering=0) as stream:
+            with open(self._path(path), "rb", buffering=0, opener=_open_without_waiting) as stream:
+                status = os.fstat(stream.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    self.reasons[path] = "not a regular file"
+                    return None
+                if uid is not None and status.st_uid != uid:
+                    self.reasons[path] = f"it does not belong to uid {uid}"
+                    return None
                 # In pieces: /proc/sys refuses to fill a large buffer.
                 data = b""
                 while len(data) < MAX_TEXT:
@@ -204,12 +232,12 @@ class LiveWorld:
             self.reasons[path] = _why(error)
             return []
         self.reasons.pop(path, None)
-        return sorted(names)
+        return sorted(_printable(name) for name in names)
 
     def read_link(self, path: str) -> str | None:
         """See World."""
         try:
-            target = os.readlink(self._path(path))
+            target = _printable(os.readlink(self._path(path)))
         except OSError as error:
             self.reasons[path] = _why(error)
             return None
@@ -287,7 +315,7 @@ def parse_response(data: bytes) -> Response:
     """Split an HTTP answer that ended with its connection into status and body."""
     head, separator, body = data.partition(b"\r\n\r\n")
     words = head.split(b"\r\n", 1)[0].split(None, 2)
-    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/") or not re.fullmatch(rb"\d{3}", words[1]):
         return Response(error="the answer is not HTTP")
     return Response(status=int(words[1]), body=body.decode("utf-8", "replace"))
 
@@ -345,6 +373,10 @@ class FakeWorld:
         if text is None:
             self.reasons.setdefault(path, "no such file")
         return text
+
+    def read_text_of(self, uid: int, path: str, timeout: float) -> str | None:
+        """See World."""
+        return self.read_text(path)
 
     def list_dir(self, path: str) -> list[str]:
         """See World."""
@@ -431,6 +463,15 @@ class RecordingWorld:
             self._files[path] = masked.split("\n")
         return text
 
+    def read_text_of(self, uid: int, path: str, timeout: float) -> str | None:
+        """See World."""
+        text = self._inner.read_text_of(uid, path, timeout)
+        if text is None:
+            self._failed(path)
+        else:
+            self._files[path] = [mask_command(line) for line in text.split("\n")]
+        return text
+
     def list_dir(self, path: str) -> list[str]:
         """See World."""
         names = self._inner.list_dir(path)
@@ -470,11 +511,14 @@ class RecordingWorld:
         return _RecordedRun(self._inner.start(argv, timeout), lambda result: self._ran(argv, result))
 
     def _ran(self, argv: Sequence[str], result: RunResult) -> None:
+        stdout = [mask_command(line) for line in result.stdout.split("\n")]
+        if argv[0] == "podman":
+            stdout = [_inspected_without_secrets(result.stdout)]
         self._commands.append(
             {
                 "argv": list(argv),
                 "rc": result.rc,
-                "stdout": [mask_command(line) for line in result.stdout.split("\n")],
+                "stdout": stdout,
                 "stderr": [mask_command(line) for line in result.stderr.split("\n")],
                 "timed_out": result.timed_out,
                 "missing": result.missing,
@@ -550,14 +594,26 @@ _CONTAINER_PARTS: dict[str, tuple[str, ...]] = {
     "HostConfig": ("RestartPolicy", "AutoRemove", "PidMode"),
     "Config": ("Image",),
 }
-_LABEL_PREFIXES = ("com.docker.compose.", "io.unimem.", "io.podman.", "PODMAN_SYSTEMD_UNIT")
+_LABEL_PREFIXES = ("com.docker.compose.", "io.unimem.", "io.podman.")
 
 
 def _without_secrets(body: str) -> t.Any:
     try:
-        document = json.loads(body)
-    except ValueError:
+        return _kept(json.loads(body))
+    except (ValueError, RecursionError):
         return None
+
+
+def _inspected_without_secrets(text: str) -> str:
+    """What Podman's command prints: a list of containers."""
+    try:
+        documents = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    return json.dumps([_kept(document) for document in documents]) if isinstance(documents, list) else ""
+
+
+def _kept(document: t.Any) -> dict[str, t.Any] | None:
     if not isinstance(document, dict):
         return None
     kept: dict[str, t.Any] = {name: document[name] for name in _CONTAINER_PARTS[""] if name in document}
@@ -584,7 +640,7 @@ class ReplayWorld(FakeWorld):
             raise WorldError(
                 f"{path} cannot be read ({_why(error)}); a recorded node is a directory that holds {RECORDING_FILE}, as record.yml writes it."
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WorldError(f"{path} is not JSON: {error}.") from error
         if not isinstance(node, dict) or node.get("format") != RECORDING_FORMAT:
             raise WorldError(f"{path} is not a recorded node of format {RECORDING_FORMAT}; record the node again with this version of the collection.")

@@ -45,6 +45,7 @@ def test_nohang_reads_the_file_it_was_given() -> None:
     files = {
         "/proc/8/comm": "nohang\n",
         "/proc/8/cmdline": "/usr/sbin/nohang\0--monitor\0--config\0/etc/nohang/mine.conf\0",
+        "/proc/8/status": "Uid:\t0\t0\t0\t0\n",
         "/etc/nohang/mine.conf": "soft_threshold_min_mem = 8 %\n# hard_threshold_min_mem = 9 %\nhard_threshold_min_mem = 4 %\n",
     }
     world = FakeWorld(files)
@@ -55,3 +56,20 @@ def test_nohang_reads_the_file_it_was_given() -> None:
 def test_other_processes_are_no_guards() -> None:
     world = FakeWorld({"/proc/9/comm": "bash\n", "/proc/9/cmdline": "bash\0earlyoom\0"})
     assert read_guards(world, world.process_table()) == []
+
+
+def test_the_command_line_of_a_user_names_no_file_that_is_read() -> None:
+    class Noting(FakeWorld):
+        def read_text_of(self, uid: int, path: str, timeout: float) -> str | None:
+            asked.append((uid, path))
+            return None
+
+    asked: list[tuple[int, str]] = []
+    files = {
+        "/proc/8/comm": "nohang\n",
+        "/proc/8/cmdline": "nohang\0--config=/etc/shadow\0",
+        "/proc/8/status": "Uid:\t1000\t1000\t1000\t1000\n",
+    }
+    world = Noting(files)
+    read_guards(world, world.process_table())
+    assert asked == [(0, "/etc/nohang/nohang.conf")]

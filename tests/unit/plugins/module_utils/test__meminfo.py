@@ -140,8 +140,27 @@ def test_an_unreadable_meminfo_is_all_null() -> None:
 
 NUMBERS = st.integers(min_value=0, max_value=2**40)
 NAMES = [
-    "MemTotal", "MemFree", "MemAvailable", "Buffers", "Cached", "SwapCached", "Active(file)", "Inactive(file)", "Mlocked", "SwapTotal",
-    "SwapFree", "Dirty", "Writeback", "AnonPages", "Shmem", "Slab", "KernelStack", "PageTables", "Percpu", "Hugepagesize", "Hugetlb",
+    "MemTotal",
+    "MemFree",
+    "MemAvailable",
+    "Buffers",
+    "Cached",
+    "SwapCached",
+    "Active(file)",
+    "Inactive(file)",
+    "Mlocked",
+    "SwapTotal",
+    "SwapFree",
+    "Dirty",
+    "Writeback",
+    "AnonPages",
+    "Shmem",
+    "Slab",
+    "KernelStack",
+    "PageTables",
+    "Percpu",
+    "Hugepagesize",
+    "Hugetlb",
 ]
 COUNTS = ["HugePages_Total", "HugePages_Free"]
 MEMINFOS = st.builds(

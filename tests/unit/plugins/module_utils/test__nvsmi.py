@@ -275,7 +275,7 @@ ROWS = st.builds(
 TABLES = st.lists(ROWS, max_size=4).map(lambda rows: "| Processes: |\n" + "\n".join(rows)) | st.text(max_size=80)
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(LINES, LINES, TABLES, st.sampled_from([0, 1, 2, 255]))
 def test_any_text_is_read_without_an_exception_and_nothing_is_negative(gpus: str, apps: str, table: str, rc: int) -> None:
     reading = read(commands(RunResult(rc, gpus), RunResult(rc, apps), table))
@@ -288,7 +288,7 @@ def test_any_text_is_read_without_an_exception_and_nothing_is_negative(gpus: str
         assert process.kinds
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(max_size=200))
 def test_any_xml_is_read_without_an_exception(text: str) -> None:
     _nvsmi.parse_xml(text)

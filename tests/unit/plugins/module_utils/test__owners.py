@@ -260,13 +260,22 @@ def test_a_pod_is_started_again_by_kubernetes_and_named_by_its_log() -> None:
 
 
 def test_podman_is_asked_by_its_command() -> None:
-    inspected = [
-        {"Id": ID, "Name": "llm", "HostConfig": {"RestartPolicy": {"Name": "on-failure"}}, "Config": {"Labels": {"PODMAN_SYSTEMD_UNIT": "llm.service"}}}
-    ]
+    inspected = [{"Id": ID, "Name": "llm", "HostConfig": {"RestartPolicy": {"Name": "on-failure"}}, "Config": {"Labels": {"a": "b"}}}]
     commands = {("podman", "container", "inspect", ID): RunResult(0, json.dumps(inspected)), **show(("llm.service", "44", "always"))}
-    (owner,), _reasons = owners(world((50, "x", f"0::/machine.slice/libpod-{ID}.scope", ("x",)), commands=commands), 50)
+    machine = world(
+        (50, "x", f"0::/machine.slice/libpod-{ID}.scope", ("x",)),
+        (40, "conmon", "0::/system.slice/llm.service", ("conmon", "-c", ID)),
+        commands=commands,
+    )
+    (owner,), _reasons = owners(machine, 50)
     assert (owner["name"], owner["unit"]) == ("llm", "llm.service")
     assert owner["restarted_by"] == "systemd (llm.service, Restart=always); podman (restart policy on-failure)"
+
+
+def test_a_label_of_an_image_names_no_unit() -> None:
+    """An image can carry any label; a unit that it names would be stopped for it."""
+    (owner,), _reasons = owners(world((50, "x", f"0::/docker/{ID}", ("x",)), labels={"PODMAN_SYSTEMD_UNIT": "sshd.service"}), 50)
+    assert owner["unit"] is None
 
 
 def test_a_rootless_podman_of_another_user_is_named_by_its_list() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import threading
+import time
 import typing as t
 from pathlib import Path
 
@@ -59,11 +60,39 @@ def test_a_read_with_a_deadline_gives_the_same(tmp_path: Path) -> None:
     assert world.reasons == {"/absent": "no such file"}
 
 
-def test_a_read_that_blocks_ends_at_its_deadline(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "stuck")
-    world = LiveWorld(str(tmp_path))
+def test_a_read_that_blocks_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveWorld, "_read", lambda self, path, uid=None: time.sleep(600))
+    world = LiveWorld()
     assert world.read_text("/stuck", timeout=0.3) is None
     assert "no answer" in world.reasons["/stuck"]
+
+
+def test_a_fifo_in_the_place_of_a_file_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    world = LiveWorld(str(tmp_path))
+    assert world.read_text("/fifo") is None
+    assert world.read_text("/") is None
+    assert world.reasons["/fifo"] == "not a regular file"
+
+
+def test_a_file_that_a_user_chose_must_be_that_users_own(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    world = LiveWorld(str(tmp_path))
+    assert world.read_text_of(os.geteuid(), "/mine", 5) == "x"
+    assert world.read_text_of(os.geteuid() + 1, "/mine", 5) is None
+    assert world.read_text_of(os.geteuid() + 1, "/link", 5) is None
+    assert world.reasons["/link"] == f"it does not belong to uid {os.geteuid() + 1}"
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    os.symlink(b"/tmp/\xff", os.fsencode(tmp_path) + b"/\xfe")
+    world = LiveWorld(str(tmp_path))
+    (name,) = world.list_dir("/")
+    json.dumps(name).encode("ascii")
+    assert name == "\ufffd"
+    (tmp_path / "exe").symlink_to(os.fsdecode(b"/tmp/\xff"))
+    assert world.read_link("/exe") == "/tmp/\ufffd"
 
 
 def test_this_process_is_in_the_table_of_this_machine() -> None:
@@ -128,7 +157,7 @@ def test_no_daemon(tmp_path: Path) -> None:
     assert LiveWorld(str(tmp_path)).request("/docker.sock", "/x", 1) == Response(error="no such file")
 
 
-@pytest.mark.parametrize("data", [b"", b"junk", b"HTTP/1.0\r\n\r\n", b"HTTP/1.0 abc\r\n\r\n", b"SSH-2.0 200\r\n\r\n"])
+@pytest.mark.parametrize("data", [b"", b"junk", b"HTTP/1.0\r\n\r\n", b"HTTP/1.0 abc\r\n\r\n", b"HTTP/1.0 " + b"9" * 5000 + b"\r\n\r\n", b"SSH-2.0 200\r\n\r\n"])
 def test_what_is_not_http(data: bytes) -> None:
     assert parse_response(data).status is None
 
@@ -151,7 +180,12 @@ MACHINE = FakeWorld(
         "/proc/7/environ": "HF_TOKEN=hunter2secret",
     },
     links={"/proc/7/exe": "/usr/bin/python3"},
-    commands={("nvidia-smi",): RunResult(3, "out --password hunter2secret\nline\n", "err\n")},
+    commands={
+        ("nvidia-smi",): RunResult(3, "out --password hunter2secret\nline\n", "err\n"),
+        ("podman", "container", "inspect", "b"): RunResult(
+            0, json.dumps([{"Id": "b", "Name": "y", "Config": {"Cmd": ["--api-key", "hunter2secret"], "Env": ["A=hunter2secret"]}}], indent=1)
+        ),
+    },
     probes={"pynvml": ProbeResult({"devices": []})},
     responses={
         ("/run/docker.sock", "/containers/a/json"): Response(
@@ -185,6 +219,7 @@ def record() -> dict[str, t.Any]:
     world.process_table()
     world.user_name(1000)
     world.run(["nvidia-smi"], 5)
+    world.run(["podman", "container", "inspect", "b"], 5)
     world.start_probe("pynvml", dict, 5).finish()
     world.request("/run/docker.sock", "/containers/a/json", 5)
     return world.recording()
@@ -212,6 +247,7 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     assert world.process_table() == {7: "python3"}
     assert (world.user_name(1000), world.effective_uid()) == ("alice", 1000)
     assert world.run(["nvidia-smi"], 5) == RunResult(3, "out --password ********\nline\n", "err\n")
+    assert json.loads(world.run(["podman", "container", "inspect", "b"], 5).stdout) == [{"Id": "b", "Name": "y", "Config": {}}]
     assert world.run(["other"], 5).missing
     assert world.start_probe("pynvml", dict, 5).finish() == ProbeResult({"devices": []})
     assert world.start_probe("other", dict, 5).finish().data is None
@@ -224,6 +260,7 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     [
         (None, "cannot be read (no such file)"),
         ("{", "is not JSON"),
+        ("[" * 100000, "is not JSON"),
         ("[]", "not a recorded node of format 1"),
         ('{"format": 99}', "not a recorded node of format 1"),
         ('{"format": 1, "files": [1]}', "is damaged"),
