@@ -18,7 +18,7 @@ description:
     (a jump host) is reached over the fabric, which does not disqualify it.
   - Among several, subnets with active RDMA devices on all nodes come first, then the faster link, then the one without a default route.
   - A veth pair between two machines looks like a container's link by its driver, so links are judged by name, bridge membership and Docker's prefixes.
-positional: _input, subnet
+positional: _input, subnet, management
 options:
   _input:
     description:

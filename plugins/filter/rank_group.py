@@ -67,6 +67,8 @@ def rank_group(plan: Any, containers: Any) -> dict[str, Any]:
     """Tell whether the group runs as wanted; see DOCUMENTATION."""
     if not isinstance(plan, Mapping) or not isinstance(containers, Mapping):
         raise AnsibleFilterError("unimem.dgx_spark.rank_group needs the result of engine_plan and a dictionary of the nodes' containers")
+    if not {"ranks", "deployment", "spec"} <= set(plan):
+        raise AnsibleFilterError("unimem.dgx_spark.rank_group needs the whole result of engine_plan, with its ranks, deployment and spec")
     return group_state(plan, containers)
 
 

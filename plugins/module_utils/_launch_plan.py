@@ -7,7 +7,7 @@
 """From a launch's settings and the nodes' fabric to what each rank's container runs: pure, the same every time.
 
 The result's ``spec`` is a hash of all that makes the group what it is. It is the containers' label, and the only thing
-compared when a group is found running: a container engine's own normalised values never are (facts: A10).
+compared when a group is found running: a container engine's own normalised values never are.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def model_mount(path: str) -> str:
     """The directory to mount so that the model's links resolve in the container.
 
     A snapshot holds links to ``../../blobs``, and current caches link on to blobs shared by all repositories, so the
-    whole cache is mounted (facts: R1, R2); a plain directory is mounted as it is.
+    whole cache is mounted; a plain directory is mounted as it is.
     """
     parts = str(path).rstrip("/").split("/")
     for index, part in enumerate(parts):
@@ -91,7 +91,7 @@ class _Reader:
 
     def _value(self, name: str) -> Any:
         value = self._raw.get(name)
-        # An empty text is how a template says "nothing"; passed on, an engine would read it as something (facts: M21).
+        # An empty text is how a template says "nothing"; passed on, an engine would read it as something.
         return None if value is None or (isinstance(value, str) and not value.strip()) else value
 
     def text(self, name: str, default: str = "", choices: Sequence[str] = (), pattern: str = "") -> str:
@@ -163,20 +163,45 @@ class _Reader:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
             self.problems.append(f"{name} must be a list with one word of the command line an entry, like ['--seed', '7']")
             return ()
-        # Numbers in YAML become words; nothing is ever split at blanks, so a JSON argument stays whole (facts: L17).
-        return tuple(str(word) for word in value)
+        words = []
+        for word in value:
+            # Numbers in YAML become words, and a dictionary becomes the JSON that engines read; nothing is ever split at blanks.
+            if isinstance(word, (Mapping, list, tuple)):
+                words.append(json.dumps(_plain(word)))
+            elif word is None or isinstance(word, bool):
+                self.problems.append(f"{name} has {json.dumps(word)}, which is no word; put it in quotes if the engine wants it so")
+            else:
+                words.append(str(word))
+        return tuple(words)
 
-    def variables(self, name: str) -> dict[str, str]:
+    def variables(self, name: str, reserved: Sequence[str] = ()) -> dict[str, str]:
         value = self._value(name)
         if value is None:
             return {}
         if not isinstance(value, Mapping):
             self.problems.append(f"{name} must be a dictionary of environment variables")
             return {}
-        for key in value:
+        for key, entry in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(key)):
                 self.problems.append(f"{name} has '{key}', which is no name of an environment variable")
+            elif str(key) in reserved:
+                self.problems.append(f"{name} has {key}, which the role sets itself; a key of the API belongs in api_key, which keeps it secret")
+            elif not isinstance(entry, (str, int, float)) or isinstance(entry, bool):
+                self.problems.append(f"{name} has no text for {key}; put its value in quotes")
         return {str(key): str(entry) for key, entry in value.items()}
+
+
+def _structural(word: str, options: Sequence[str]) -> str | None:
+    """The option of ``options`` that an engine's parser takes a word for, or None.
+
+    Both engines' parsers accept an unambiguous beginning of a name, and a one-letter option with its value attached;
+    vLLM's also takes underscores for hyphens.
+    """
+    name = word.split("=", 1)[0]
+    if name.startswith("--"):
+        name = name.replace("_", "-")
+        return next((option for option in sorted(options, key=len) if len(name) > 2 and option.startswith(name)), None)
+    return next((option for option in options if name == option or (len(option) == 2 and name.startswith(option))), None)
 
 
 def _address(text: str) -> bool:
@@ -187,12 +212,15 @@ def _address(text: str) -> bool:
     return True
 
 
-def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> Settings:
+def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> tuple[Settings, str]:
+    """The settings and the deployment's name; PlanError with all that is wrong with them."""
     reader = _Reader(raw)
     gpus = reader.integer("gpus_per_node", 1, 1, 16)
     pipeline = reader.integer("pipeline_parallel", 1, 1, 1024)
     tensor = reader.integer("tensor_parallel", max(1, len(nodes) * gpus // pipeline), 1, 1024)
-    path = reader.text("model_path", pattern=r"/.*")
+    path = reader.text("model_path")
+    if not re.fullmatch(r"/+[^/].*", path):
+        reader.problems.append(f"model_path is '{path}', not the absolute path of a model's directory")
     settings = Settings(
         engine=engine.NAMES[0],
         model_path=path.rstrip("/"),
@@ -219,13 +247,14 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         language_model_only=bool(reader.flag("language_model_only", False)),
         eager=bool(reader.flag("eager", False)),
         extra_args=reader.words("extra_args"),
-        env=reader.variables("env"),
+        env=reader.variables("env", (engine.API_KEY, "UNIMEM_LAUNCH_ID", "UNIMEM_GROUP_TOKEN")),
         ray_object_store_memory=reader.size("ray_object_store_memory", 1024**3, 80 * 1024**2) or 1024**3,
         start_timeout=reader.integer("start_timeout", 1800, 1),
         join_timeout=reader.integer("join_timeout", 300, 1),
         shm_size=reader.size("shm_size", 10 * 1024**3) or 0,
         stop_grace=reader.integer("stop_grace", 30, 1),
     )
+    deployment = reader.text("deployment", "default", pattern=_DEPLOYMENT)
     problems = reader.problems
     if not _address(settings.bind):
         problems.append(f"bind is '{settings.bind}', not an address of the head (0.0.0.0 for all of them)")
@@ -236,22 +265,22 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
             f"but the play has {len(nodes)} node(s) with {gpus} each ({', '.join(node.name for node in nodes)}); was it limited?"
         )
     for word in settings.extra_args:
-        name = word.split("=", 1)[0]
-        if name in engine.STRUCTURAL:
-            hint = "the variable for the API key, which keeps it out of every command line" if "api-key" in name else "the variable for it"
-            problems.append(f"extra_args has {name}, which the role sets itself; use {hint}")
+        option = _structural(word, engine.STRUCTURAL)
+        if option is not None:
+            hint = "the variable for the API key, which keeps it out of every command line" if "api-key" in option else "the variable for it"
+            problems.append(f"extra_args has {option}, which the role sets itself; use {hint}")
     ports = (settings.port, settings.ray_port, settings.rendezvous_port, settings.control_port)
     if len(set(ports)) < len(ports):
         problems.append(f"port, ray_port, rendezvous_port and control_port must be four different ones, not {', '.join(map(str, ports))}")
     problems += engine.check(settings, nodes)
     if problems:
         raise PlanError("; ".join(problems))
-    return settings
+    return settings, deployment
 
 
 def _node(rank: int, raw: Mapping[str, Any]) -> Node:
     try:
-        return Node(
+        node = Node(
             name=str(raw["name"]),
             rank=rank,
             interface=str(raw["interface"]),
@@ -262,15 +291,27 @@ def _node(rank: int, raw: Mapping[str, Any]) -> Node:
         )
     except KeyError as exc:
         raise PlanError(f"a node of the group lacks {exc}: give what unimem.dgx_spark.fabric_of returned, and its name") from exc
+    if not _address(node.address):
+        raise PlanError(f"{node.name} has the fabric address '{node.address}', which is no address")
+    if not re.fullmatch(r"[^\s/:,]{1,15}", node.interface):
+        raise PlanError(f"{node.name} has the fabric interface '{node.interface}', which is no name of an interface")
+    return node
 
 
-def _lasting(value: Any) -> Any:
-    """Without what matters only while a group starts or stops, and with plain types only: what the hash is taken of."""
+def _plain(value: Any) -> Any:
+    """With plain types only: what a hash can be taken of."""
     if isinstance(value, Mapping):
-        return {str(key): _lasting(entry) for key, entry in value.items() if key not in ("timeout", "start_timeout", "join_timeout", "grace")}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_lasting(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def _lasting(rank: Mapping[str, Any]) -> dict[str, Any]:
+    """A rank without what matters only while the group starts or stops."""
+    file = {key: value for key, value in rank["file"].items() if key not in ("start_timeout", "join_timeout", "grace")}
+    steps = [{key: value for key, value in step.items() if key != "timeout"} for step in rank["file"]["steps"]]
+    return {**rank, "file": {**file, "steps": steps}}
 
 
 def _digest(value: Any) -> str:
@@ -292,11 +333,10 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
     members = [_node(rank, raw) for rank, raw in enumerate(nodes)]
     if len({member.name for member in members}) != len(members):
         raise PlanError("a node is in the group twice")
+    if len({member.address for member in members}) != len(members):
+        raise PlanError("two nodes have the same fabric address: " + ", ".join(f"{member.name} {member.address}" for member in members))
     engine = find_engine(settings.get("engine"))
-    wanted = _settings(settings, engine, members)
-    deployment = str(settings.get("deployment") or "default")
-    if not re.fullmatch(_DEPLOYMENT, deployment):
-        raise PlanError(f"deployment is '{deployment}', which is not of the form {_DEPLOYMENT}")
+    wanted, deployment = _settings(settings, engine, members)
     head = members[0]
     ranks: dict[str, dict[str, Any]] = {}
     for member in members:
@@ -329,7 +369,7 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "deployment": deployment,
         "shm_bytes": wanted.shm_size,
         "engine": wanted.engine,
-        "ranks": ranks,
+        "ranks": {name: _lasting(rank) for name, rank in ranks.items()},
         "container": container or {},
         "key": _key(settings, deployment),
     }
@@ -337,7 +377,7 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "engine": wanted.engine,
         "deployment": deployment,
         "world": len(members),
-        "spec": _digest(_lasting(identity))[:32],
+        "spec": _digest(_plain(identity))[:32],
         "served_model_name": wanted.served_model_name,
         "model_path": wanted.model_path,
         "model_mount": model_mount(wanted.model_path),
@@ -361,7 +401,8 @@ def _key(settings: Mapping[str, Any], deployment: str) -> str | None:
 
 def _names(entry: Mapping[str, Any]) -> list[str]:
     """The names of a container as people write them; a link's name ("/other/alias") is not one."""
-    return [str(name).lstrip("/") for name in entry.get("Names") or [entry.get("Id")] if str(name).count("/") <= 1]
+    names = [str(name).lstrip("/") for name in entry.get("Names") or [] if str(name).count("/") <= 1]
+    return names or [str(entry.get("Id", ""))]
 
 
 def rank_list(containers: Mapping[str, Sequence[Mapping[str, Any]]], deployment: str) -> list[dict[str, Any]]:
@@ -375,7 +416,7 @@ def rank_list(containers: Mapping[str, Sequence[Mapping[str, Any]]], deployment:
                 found.append(
                     {
                         "host": str(node),
-                        "rank": int(rank) if rank.isdigit() else -1,
+                        "rank": int(rank) if re.fullmatch(r"[0-9]{1,6}", rank) else -1,  # anybody may write a label
                         "role": str(labels.get("io.unimem.role", "")),
                         "container": _names(entry)[0],
                         "id": str(entry.get("Id", "")),
@@ -438,7 +479,11 @@ def group_state(plan: Mapping[str, Any], containers: Mapping[str, Sequence[Mappi
 
 def kv_pool(text: str, engine: str, context_length: Any = None) -> dict[str, Any]:
     """The KV pool as the engine tells it; ``tokens`` is completed from the concurrency where only that is told."""
+    reader = _Reader({"context_length": context_length})
+    length = reader.number("context_length", None, 1)
+    if reader.problems:
+        raise PlanError("; ".join(reader.problems))
     pool = find_engine(engine).pool(text)
-    if pool["tokens"] is None and pool["max_concurrency"] is not None and context_length:
-        pool["tokens"] = int(pool["max_concurrency"] * int(context_length))
+    if pool["tokens"] is None and pool["max_concurrency"] is not None and length is not None:
+        pool["tokens"] = int(pool["max_concurrency"] * length)
     return pool

@@ -86,12 +86,12 @@ _SHAPES = re.compile(
     | xox[abposr]-[A-Za-z0-9-]{10,}
     | (?:AKIA|ASIA)[A-Z0-9]{12,}
     | AIza[A-Za-z0-9_-]{20,}
-    | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?
+    | eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}
     )""",
     re.VERBOSE,
 )
 #: All of these run in linear time over any text: a run of letters is looked at once (bounded, or from its start only).
-_URL_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/\s'\"@]+@")
+_URL_CREDENTIALS = re.compile(r"(://)[^/\s'\"]+@")
 _URL_QUERY = re.compile(r"([?&;])([A-Za-z0-9_.-]+)=([^&;\s'\"]*)")
 _SCHEME = re.compile(r"\b(bearer|basic|digest)(\s+)(?!\*)([A-Za-z0-9+/=._~-]{6,})", re.IGNORECASE)
 _HEADER = re.compile(r"\b((?:proxy-)?authorization|(?:set-)?cookie)(\s*:\s*)(?=\S)([^'\"\n]+)", re.IGNORECASE)
@@ -107,7 +107,7 @@ _SHORT_OPTIONS = {"curl": ("-u",), "redis-cli": ("-a",), "sshpass": ("-p",), "wg
 
 def is_secret_name(name: str) -> bool:
     """Whether an option, variable or key of this name holds a secret: ``--hf-token`` does, ``--max-tokens`` and ``--tokenizer`` do not."""
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = [word.lower() for word in _WORD.findall(name.lstrip("0123456789."))]
     if not words or (len(words) > 1 and words[-1] in _HARMLESS_LAST):
         return False
     if any(word in _SECRET_WORDS for word in words):

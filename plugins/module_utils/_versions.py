@@ -14,7 +14,7 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._gpu import Reading, parse_assignments
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
-_KERNEL_MODULE = re.compile(r"NVRM version:.*?\s(\d{3,}\.\d+(?:\.\d+)*)\s")
+_KERNEL_MODULE = re.compile(r"^NVRM version:.*?\s(\d{3,}\.\d+(?:\.\d+)*)\s", re.MULTILINE)
 _POOLS = re.compile(r"^EnableSystemMemoryPools:\s*(\d{1,10})\s*$", re.MULTILINE)
 
 

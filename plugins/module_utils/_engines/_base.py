@@ -22,6 +22,7 @@ An engine is one file in this directory whose name does not begin with an unders
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,7 +132,7 @@ def url_host(address: str) -> str:
 def common_environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """What every engine's collectives need: this node's own interface and address, never another node's.
 
-    The list is that of NVIDIA's two-Spark playbook (facts: nvidia/vllm README), plus what keeps a rank from leaving
+    The list is that of NVIDIA's two-Spark playbook, plus what keeps a rank from leaving
     the machine (model hubs, usage statistics) and from sending its own traffic through a proxy.
     """
     everyone = ",".join(["localhost", "127.0.0.1", *(peer.address for peer in nodes)])
@@ -192,8 +193,9 @@ def whole(text: str | None) -> int | None:
 
 
 def real(text: str | None) -> float | None:
-    """A number of a label, or None."""
+    """A finite number of a label, or None."""
     try:
-        return float(text or "")
+        number = float(text or "")
     except ValueError:
         return None
+    return number if math.isfinite(number) else None

@@ -58,7 +58,7 @@ def arguments(settings: Settings) -> list[str]:
     argv += option("--max-model-len", settings.context_length)
     if settings.kv_cache_dtype != "auto":
         argv += ["--kv-cache-dtype", _DTYPES.get(settings.kv_cache_dtype, settings.kv_cache_dtype)]
-    # The start check always asks for the utilization, also where the pool's size is given in bytes (facts: M12).
+    # The start check always asks for the utilization, also where the pool's size is given in bytes.
     argv += option("--gpu-memory-utilization", settings.gpu_memory_utilization)
     argv += option("--kv-cache-memory-bytes", settings.kv_cache_memory)
     argv += option("--max-num-seqs", settings.max_num_seqs)

@@ -23,6 +23,7 @@ STRUCTURAL = (
     "--host",
     "--model",
     "--model-path",
+    "--nccl-init-addr",
     "--nnodes",
     "--node-rank",
     "--port",
@@ -69,6 +70,8 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
     argv += option("--chunked-prefill-size", settings.max_num_batched_tokens)
     if settings.prefix_caching is False:
         argv.append("--disable-radix-cache")
+    if settings.language_model_only:
+        argv.append("--language-model-only")  # 0.5.18 has it and 0.5.12 has not; left out, the vision part would be loaded and not be counted
     if settings.eager:
         argv.append("--disable-cuda-graph")
     if settings.speculative_tokens > 0:
@@ -81,7 +84,7 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
 
 
 def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
-    """SGLANG_HOST_IP: without it the engine's message queues wait on the wrong address for ever (facts: L2)."""
+    """SGLANG_HOST_IP: without it the engine's message queues wait on the wrong address for ever."""
     return {**common_environment(nodes, node), "SGLANG_HOST_IP": node.address}
 
 

@@ -30,13 +30,13 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
     shared = [
         f"--node-ip-address={node.address}",
         f"--num-gpus={settings.gpus_per_node}",
-        # Ray's default reserves 30 % of the RAM, which on these machines is the GPU's memory (facts: engines, part 4).
+        # Ray's default reserves 30 % of the RAM, which on these machines is the GPU's memory.
         f"--object-store-memory={settings.ray_object_store_memory}",
         "--disable-usage-stats",
     ]
     if node.rank > 0:
         return [
-            # Started too early, a worker binds to the store of an older head and exits each time (facts: L8).
+            # Started too early, a worker binds to the store of an older head and exits each time.
             open_port("ray-head", head.address, settings.ray_port, settings.join_timeout),
             service("ray", ["ray", "start", "--block", f"--address={cluster}", *shared]),
         ]
@@ -57,7 +57,7 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
 
 
 def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
-    """Ray's monitor kills a rank at 95 % of the node's memory, which is the steady state here; it must be off on every node (facts: M14)."""
+    """Ray's monitor kills a rank at 95 % of the node's memory, which is the steady state here; it must be off on every node."""
     return {**_vllm.environment(nodes, node), "RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 

@@ -29,7 +29,7 @@ Its one argument is a JSON file:
 The environment gives UNIMEM_LAUNCH_ID, the same for all ranks of a launch, and UNIMEM_GROUP_TOKEN, which lets them
 recognise each other. Exit status: that of the process that ended first (128 + signal), 143 when asked to stop,
 70 when another rank ended first, 71 when the connection to it was lost, 72 when something took too long,
-78 when the file says nonsense.
+77 when this program itself is at fault, 78 when the file says nonsense.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import typing as t
 import urllib.error
 import urllib.request
@@ -54,6 +55,7 @@ import urllib.request
 EXIT_PEER_ENDED = 70
 EXIT_PEER_LOST = 71
 EXIT_TOO_SLOW = 72
+EXIT_FAULT = 77
 EXIT_BAD_FILE = 78
 EXIT_STOPPED = 143
 
@@ -69,6 +71,37 @@ class RankError(Exception):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+def check(plan: t.Any, environment: t.Mapping[str, str]) -> None:
+    """ValueError, KeyError or TypeError when a rank cannot live by its file: found before anything is started."""
+    rank, world = int(plan["rank"]), int(plan["world"])
+    if not 0 <= rank < world:
+        raise ValueError(f"there is no rank {rank} of {world}")
+    for name in ("start_timeout", "join_timeout", "grace"):
+        if not float(plan[name]) >= 0:
+            raise ValueError(f"{name} is no number of seconds")
+    if not isinstance(plan["steps"], list) or not plan["steps"]:
+        raise ValueError("no steps")
+    for step in plan["steps"]:
+        name, kind = step["name"], step["kind"]
+        if kind == "tcp":
+            if not 0 < int(step["port"]) < 65536 or not step["address"]:
+                raise ValueError(f"step {name} has no port or no address")
+        elif kind not in ("service", "gate"):
+            raise ValueError(f"step {name} is of kind {kind}")
+        elif not isinstance(step["argv"], list) or not step["argv"]:
+            raise ValueError(f"step {name} has no argv")
+        elif not isinstance(step.get("env", {}), dict):
+            raise ValueError(f"step {name} has an env that is no object")
+        float(step.get("timeout", 0))
+    if rank == 0:
+        str(plan["ready"]["url"])
+    if world > 1:
+        if not plan["control"]["address"] or not 0 < int(plan["control"]["port"]) < 65536:
+            raise ValueError("control has no port or no address")
+        if not environment.get("UNIMEM_GROUP_TOKEN"):
+            raise ValueError("UNIMEM_GROUP_TOKEN is not set, and without it anybody could be a rank")
 
 
 class Output:
@@ -360,10 +393,10 @@ class Rank:
 
     def run(self) -> int:
         """Until the end; the exit status of the program."""
-        self._set_ready(False)
         end = time.monotonic() + float(self.plan["start_timeout"])
         join_end = time.monotonic() + float(self.plan["join_timeout"])
         try:
+            self._set_ready(False)
             self.output.say(f"rank {self.plan['rank']} of {self.plan['world']} ({self.plan['role']}), launch {os.environ.get('UNIMEM_LAUNCH_ID', '')}")
             self.group.open(float(self.plan["join_timeout"]))
             for step in self.plan["steps"]:
@@ -376,6 +409,12 @@ class Rank:
         except RankError as error:
             self._finish(error)
             return error.status
+        except Exception as error:
+            # Whatever it is, like a full disk under the ready file: nothing of the rank, and no other rank, may go on without this program.
+            for line in traceback.format_exc().splitlines():
+                self.output.write("rank", line.encode())
+            self._finish(RankError(EXIT_FAULT, f"{type(error).__name__}: {error}"))
+            return EXIT_FAULT
 
     def _step(self, step: t.Mapping[str, t.Any], end: float) -> None:
         name = str(step["name"])
@@ -469,12 +508,13 @@ class Rank:
             with open(self.ready_file, "w", encoding="ascii") as stream:
                 stream.write("ready\n")
         else:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(self.ready_file)
 
     def _finish(self, error: RankError) -> None:
         self._ending.set()
-        self._set_ready(False)
+        with contextlib.suppress(OSError):  # what cannot be removed keeps nothing alive
+            self._set_ready(False)
         self.output.say(f"ending with status {error.status}: {error.reason}")
         own = error.status not in (EXIT_PEER_ENDED, EXIT_PEER_LOST)
         self.group.tell(type="ended", reason=f"rank {self.plan['rank']} ({self.plan['role']}): {error.reason}" if own else error.reason)
@@ -490,9 +530,8 @@ def main(argv: t.Sequence[str]) -> int:
     try:
         with open(argv[1], encoding="utf-8") as stream:
             plan = json.load(stream)
+        check(plan, os.environ)
         rank = Rank(plan, os.environ, sys.stdout.buffer)
-        if not (rank.group.world >= 1 and isinstance(plan["steps"], list) and plan["steps"]):
-            raise ValueError("no steps")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, OSError) as error:
         sys.stderr.write(f"rank_supervisor: the rank's file cannot be used: {type(error).__name__}: {error}\n")
         return EXIT_BAD_FILE

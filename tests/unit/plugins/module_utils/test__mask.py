@@ -29,6 +29,9 @@ SECRET = "Zq7hunter2value"
         (["x", f"https://host/path?token={SECRET}&page=2"], ["x", f"https://host/path?token={MASK}&page=2"]),
         (["x", f'{{"api_key": "{SECRET}", "model": "m"}}'], ["x", f'{{"api_key": "{MASK}", "model": "m"}}']),
         (["x", "hf_AbCdEfGhIjKlMnOpQrSt"], ["x", MASK]),
+        (["x", f"http://alice:a@b{SECRET}@host/"], ["x", f"http://{MASK}@host/"]),
+        (["x", f"9token={SECRET}", f"a.password={SECRET}", f"é-token={SECRET}"], ["x", f"9token={MASK}", f"a.password={MASK}", f"é-token={MASK}"]),
+        (["x", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "eyJhbGciOiJIUzI1NiJ9"], ["x", MASK, MASK]),
         (["x", "--password", f"-{SECRET}"], ["x", "--password", MASK]),
         # A process that wrote its title over its command line left one string, and empty words.
         ([f"serve --password {SECRET} --port 1", "", ""], [f"serve --password {MASK} --port 1", "", ""]),

@@ -26,10 +26,12 @@ WAIT = 20.0  # seconds; a bound for a loaded machine, no test waits that long wh
 # In the environment of everything that a test starts, so that it is found again whoever its parent is by then.
 MARK = "UNIMEM_TEST_RANKS"
 
+# Each ends by itself: what a test run that was killed itself has left is not there for ever.
 STAY = "import time; print('staying', flush=True); time.sleep(600)"
 # A server that says 200 to whatever is asked: an engine's health.
 SERVE = (
-    "import http.server, sys\n"
+    "import http.server, signal, sys\n"
+    "signal.alarm(600)\n"
     "class H(http.server.BaseHTTPRequestHandler):\n"
     "    def do_GET(self): self.send_response(200); self.end_headers()\n"
     "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_forever()\n"
@@ -147,16 +149,6 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
         group.end_all()
 
 
-def alive(marker: str) -> list[int]:
-    """Processes whose command line has the marker."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and marker.encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
 def test_a_group_becomes_ready_and_stops_together(ranks: Ranks) -> None:
     ranks.start(0, 2, ranks.serve())
     ranks.start(1, 2, python("engine", STAY))
@@ -199,16 +191,36 @@ def test_an_engine_that_ends_well_is_still_not_there(ranks: Ranks) -> None:
     assert ranks.end(0) == 1
 
 
-def test_what_a_process_leaves_behind_goes_too(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_a_process_leaves_behind_goes_too(ranks: Ranks) -> None:
     """The engine core that outlives its parent: it is killed with the rank."""
-    marker = f"orphan-{tmp_path.name}-{os.getpid()}"
-    spawn = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', '{marker}']); time.sleep(600)"
+    spawn = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
     process = ranks.start(0, 1, python("engine", spawn), ranks.serve("server"))
     ranks.wait_ready(0)
-    ranks.until(lambda: len(alive(marker)) >= 2, "the orphan runs")
+    ranks.until(lambda: len(ranks.left()) == 4, "supervisor, engine, server and orphan run")
     process.send_signal(signal.SIGTERM)
     assert ranks.end(0) == 143
-    assert [pid for pid in alive(marker) if pid != os.getpid()] == []
+    ranks.until(lambda: ranks.left() == [], "all are gone")
+
+
+def test_an_orphan_ends_the_rank_when_its_parent_dies_and_goes_with_it(ranks: Ranks) -> None:
+    """The API server is killed and its engine core still holds the memory: the rank says how the first one ended."""
+    spawn = (
+        "import os, signal, subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ranks.start(0, 2, ranks.serve("server"), python("engine", spawn))
+    ranks.start(1, 2, python("engine", STAY))
+    assert ranks.end(0) == 137
+    assert ranks.end(1) in (70, 72)  # it may not have joined before rank 0 was gone
+    ranks.until(lambda: ranks.left() == [], "nothing of either rank is left")
+
+
+def test_all_processes_of_a_rank_end_with_the_one_that_died(ranks: Ranks) -> None:
+    ranks.start(0, 1, python("store", STAY), ranks.serve("server"), python("engine", "import time, sys; time.sleep(0.3); sys.exit(5)"))
+    assert ranks.end(0) == 5
+    assert "engine ended with exit status 5" in ranks.log(0)
+    ranks.until(lambda: ranks.left() == [], "store and server are gone")
 
 
 def test_steps_in_order_with_a_gate_and_a_port(ranks: Ranks, tmp_path: Path) -> None:
@@ -324,14 +336,142 @@ def test_a_stubborn_process_is_killed_after_the_grace(ranks: Ranks) -> None:
     process = ranks.start(0, 1, ranks.serve("server"), python("engine", stubborn), grace=1)
     ranks.wait_ready(0)
     ranks.until(lambda: "[engine] staying" in ranks.log(0), "it runs")
+    begin = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert ranks.end(0) == 143
+    assert 1.0 <= time.monotonic() - begin < 10.0
+    ranks.until(lambda: ranks.left() == [], "all are gone")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rank": 0}', '{"rank": 0, "world": 1, "role": "h", "control": {"address": "a", "port": 1}, "steps": []}'])
-def test_a_file_that_says_nonsense(tmp_path: Path, text: str) -> None:
+def test_a_process_that_ends_in_order_has_its_time(ranks: Ranks) -> None:
+    """TERM only to the service itself, and its own last words come through before the rank ends."""
+    orderly = (
+        "import signal, sys, time\n"
+        "def end(*_): time.sleep(0.5); print('in order', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('staying', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    process = ranks.start(0, 1, ranks.serve("server"), python("engine", orderly), grace=20)
+    ranks.wait_ready(0)
+    ranks.until(lambda: "[engine] staying" in ranks.log(0), "it runs")
+    process.send_signal(signal.SIGTERM)
+    assert ranks.end(0) == 143
+    assert "[engine] in order" in ranks.log(0)
+
+
+def test_a_stop_while_a_gate_waits_leaves_nothing(ranks: Ranks) -> None:
+    process = ranks.start(0, 1, python("ray", STAY), python("gate", STAY, kind="gate", timeout=60), ranks.serve("never"))
+    ranks.until(lambda: "[gate] staying" in ranks.log(0), "the gate runs")
+    process.send_signal(signal.SIGTERM)
+    assert ranks.end(0) == 143
+    assert "never started" not in ranks.log(0)
+    ranks.until(lambda: ranks.left() == [], "gate and service are gone")
+
+
+def test_a_fault_of_the_program_itself_ends_the_whole_group(ranks: Ranks, tmp_path: Path) -> None:
+    """The ready file cannot be written: the group must not go on without its supervisor."""
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    ranks.start(0, 2, ranks.serve(), ready_file=str(tmp_path / "file" / "ready"))
+    ranks.start(1, 2, python("engine", STAY))
+    assert ranks.end(0) == 77
+    assert ranks.end(1) == 70
+    assert "FileExistsError" in ranks.log(0) and "FileExistsError" in ranks.log(1)
+    ranks.until(lambda: ranks.left() == [], "nothing of either rank is left")
+
+
+def test_what_a_test_leaves_is_found_and_ended(tmp_path: Path) -> None:
+    """The tests' own cleaning, after the worst that a test can do: kill a supervisor and forget its processes."""
+    group = Ranks(tmp_path)
+    try:
+        process = group.start(0, 1, group.serve(), python("engine", "import os, time; os.setsid() if os.getsid(0) != os.getpid() else None; time.sleep(600)"))
+        group.wait_ready(0)
+        process.kill()
+        process.wait()
+        assert len(group.left()) == 2
+    finally:
+        group.end_all()
+    assert group.left() == []
+
+
+def file(**changes: Any) -> dict[str, Any]:
+    """A rank's file that can be used, with these changes; None takes an entry away."""
+    plan = {
+        "rank": 0,
+        "world": 1,
+        "role": "head a",
+        "control": {"address": "127.0.0.1", "port": 29400},
+        "steps": [{"name": "engine", "kind": "service", "argv": ["true"], "env": {}}],
+        "ready": {"url": "http://127.0.0.1:1/health"},
+        "ready_file": "",
+        "start_timeout": 1,
+        "join_timeout": 1,
+        "grace": 1,
+        "secrets": [],
+        **changes,
+    }
+    return {key: value for key, value in plan.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "",
+        "[]",
+        "{}",
+        file(steps=[]),
+        file(steps=None),
+        file(steps=["vllm serve"]),
+        file(steps=[{"name": "engine", "kind": "service", "argv": []}]),
+        file(steps=[{"name": "engine", "kind": "service", "argv": "vllm serve"}]),
+        file(steps=[{"name": "engine", "kind": "daemon", "argv": ["true"]}]),
+        file(steps=[{"name": "engine", "kind": "service", "argv": ["true"], "env": ["A=1"]}]),
+        file(steps=[{"kind": "service", "argv": ["true"]}]),
+        file(steps=[{"name": "port", "kind": "tcp", "address": "127.0.0.1", "port": 0}]),
+        file(steps=[{"name": "gate", "kind": "gate", "argv": ["true"], "timeout": "soon"}]),
+        file(rank=1),
+        file(rank=-1),
+        file(world=0),
+        file(grace=None),
+        file(start_timeout="long"),
+        file(ready=None),
+        file(world=2, control=None),
+        file(world=2, control={"address": "127.0.0.1", "port": 99999}),
+    ],
+    ids=str,
+)
+def test_a_file_that_says_nonsense_starts_nothing(tmp_path: Path, plan: Any) -> None:
     path = tmp_path / "rank.json"
-    path.write_text(text, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(PROGRAM), str(path)], capture_output=True, text=True, timeout=WAIT, check=False)
+    path.write_text(plan if isinstance(plan, str) else json.dumps(plan), encoding="utf-8")
+    environment = {**os.environ, "UNIMEM_GROUP_TOKEN": "tok-en"}
+    done = subprocess.run([sys.executable, str(PROGRAM), str(path)], capture_output=True, text=True, timeout=WAIT, check=False, env=environment)
     assert done.returncode == 78
     assert "cannot be used" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_file_that_can_be_used_is_used(tmp_path: Path) -> None:
+    """What the cases above are changes of."""
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps(file()), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(PROGRAM), str(path)], capture_output=True, text=True, timeout=WAIT, check=False)
+    assert done.returncode == 1 and "engine ended with exit status 0" in done.stdout
+
+
+def test_no_file_at_all(tmp_path: Path) -> None:
+    for arguments in ([], [str(tmp_path / "absent.json")]):
+        done = subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=WAIT, check=False)
+        assert done.returncode == 78
+
+
+@pytest.mark.parametrize("token", [None, ""])
+def test_a_group_without_a_token_is_refused(tmp_path: Path, token: str | None) -> None:
+    """With an empty token, whoever reaches the control port could be a rank."""
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps(file(world=2)), encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if key != "UNIMEM_GROUP_TOKEN"}
+    if token is not None:
+        environment["UNIMEM_GROUP_TOKEN"] = token
+    done = subprocess.run([sys.executable, str(PROGRAM), str(path)], capture_output=True, text=True, timeout=WAIT, check=False, env=environment)
+    assert done.returncode == 78
+    assert "UNIMEM_GROUP_TOKEN" in done.stderr

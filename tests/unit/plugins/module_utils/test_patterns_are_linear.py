@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""No text of a process, a driver or a recorded node may cost more than its length: any user chooses a command line, and root reads it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import signal
+import typing as t
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._fragmentation import parse_buddyinfo
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._guards import parse_oomd
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import is_secret_name, mask_argv, mask_command
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import parse_meminfo
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvsmi import APP_FIELDS, GPU_FIELDS, failure_of, parse_compute_apps, parse_gpus, parse_table
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import cgroup_base, parse_systemctl_show
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import parse_stat, parse_uid
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._versions import driver_pools, kernel_module_version
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import RunResult, parse_response
+
+LENGTH = 100_000
+#: CPU seconds. Linear takes about a hundredth of it; quadratic takes many times as long.
+BOUND = 1.0
+
+MODULES = (
+    "_containers",
+    "_facts",
+    "_fragmentation",
+    "_gpu",
+    "_guards",
+    "_mask",
+    "_meminfo",
+    "_node",
+    "_nvml",
+    "_nvsmi",
+    "_owners",
+    "_process",
+    "_protect",
+    "_versions",
+)
+
+#: What a text is made of: each piece alone, many times, is the worst that one of the patterns can be given, or nearly it.
+PIECES = (
+    *(" ", "\t", "\n", " \n", "\n \n", "\n\n "),
+    *("a", "A", "aA", "0", "1 ", "1.", "a.", "A1", "-", "--", "-a", "-a ", "- ", "a ", '"', "'", '-a "', "'a ", "a,"),
+    *("a=", "a= ", "a:", 'a="', 'a"=', '"a": ', 'a" ,', "=", ":", ";a", "?a", "&a=", "://", "a://", "a://@", "@", "://a@"),
+    *("hf_", "-hf_a", "sk-", "-sk-", "-eyJ", "-eyJaaaaaaaa", ".eyJaaaaaaaa.", "xoxb-", "gho_", "AIza", "AKIA"),
+    *("bearer ", "bearer\t\t", "basic a", "cookie", "cookie ", "cookie:", "cookie: ", "authorization : "),
+    *("[", "[Deprecated", " [Deprecated", "[N/A] ", "1MiB", "1 MiB ", "|", "| "),
+    *("libnvidia-ml.so", "libnvidia-ml.so not ", "driver/", "CUDA Version: ", "CUDA Version: 1", "Driver Version: 1.1."),
+    *("NVRM version:", "NVRM version: ", " 1111.1", "\nNVRM version: ", "EnableSystemMemoryPools:\n", "Uid:\t0"),
+    *("soft_threshold_a", "soft_threshold_a = ", "\nsoft_threshold_a", "Node 0, zone ", " 1", "compact_a", "compact_a 1\n"),
+    *("app-", ".scope", "machine-", "pod", "abcdef01-", "user@1", "docker-", "/docker-", "Jetson"),
+)
+#: What must stand before the pieces for some patterns to go on at all.
+PREFIXES = ("", "| 0 N/A N/A 1 C ", "Node 0, zone Normal ", "a: ", "a", "NVRM version: ", "soft_threshold_a = x", "cookie", "machine-")
+SUFFIXES = ("", "!")
+
+
+class _TooLong(Exception):
+    pass
+
+
+def _stop(_signal: int, _frame: t.Any) -> None:
+    raise _TooLong
+
+
+@contextmanager
+def _bounded(what: str) -> Iterator[None]:
+    """CPU time, so that a busy machine makes no difference; the pattern itself is interrupted, so that a bad one fails instead of hanging."""
+    before = signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, BOUND)
+    try:
+        yield
+    except _TooLong:
+        pytest.fail(f"more than {BOUND} s for {LENGTH} characters of {what}")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+    for name in MODULES:
+        module = importlib.import_module(f"ansible_collections.unimem.dgx_spark.plugins.module_utils.{name}")
+        for attribute, value in vars(module).items():
+            rows = value if isinstance(value, tuple) else ()
+            found = [value, *(cell for row in rows if isinstance(row, tuple) for cell in row)]
+            yield from ((f"{name}.{attribute}", pattern) for pattern in found if isinstance(pattern, re.Pattern))
+
+
+def _texts(prefixes: tuple[str, ...] = PREFIXES) -> Iterator[tuple[str, str]]:
+    for piece in PIECES:
+        body = piece * (LENGTH // len(piece))
+        for prefix in prefixes:
+            for suffix in SUFFIXES:
+                yield f"{prefix!r} {piece!r}... {suffix!r}", prefix + body + suffix
+
+
+PATTERNS = list(_patterns())
+
+
+def test_the_patterns_are_found() -> None:
+    names = {name for name, _pattern in PATTERNS}
+    assert {"_mask._PAIR", "_mask._SHAPES", "_nvsmi._PROCESS_ROW", "_nvsmi._FAILURES", "_owners._MACHINE", "_versions._KERNEL_MODULE"} <= names
+
+
+@pytest.mark.parametrize("pattern", [pytest.param(pattern, id=f"{name}-{number}") for number, (name, pattern) in enumerate(PATTERNS)])
+def test_a_pattern_is_linear(pattern: re.Pattern[str]) -> None:
+    for what, text in _texts(("",)):
+        with _bounded(what):
+            pattern.sub("", text)
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "mask_command": mask_command,
+    "mask_argv": lambda text: mask_argv(["curl", "--api-key", text, text]),
+    "is_secret_name": is_secret_name,
+    "parse_buddyinfo": parse_buddyinfo,
+    "parse_oomd": parse_oomd,
+    "parse_meminfo": parse_meminfo,
+    "parse_table": lambda text: parse_table("Processes:\n" + text),
+    "parse_table row": lambda text: parse_table("Processes:\n" + text + " |"),
+    "parse_gpus": lambda text: parse_gpus(",".join(["0", *[text[: LENGTH // len(GPU_FIELDS)]] * (len(GPU_FIELDS) - 1)]), GPU_FIELDS),
+    "parse_compute_apps": lambda text: parse_compute_apps(",".join(["GPU-0", "7", *[text] * (len(APP_FIELDS) - 2)]), []),
+    "failure_of": lambda text: failure_of(RunResult(1, text, "")),
+    "parse_systemctl_show": parse_systemctl_show,
+    "cgroup_base": lambda text: cgroup_base("0::/" + text),
+    "parse_stat": lambda text: parse_stat(f"1 ({text}) S 1 {text}"),
+    "parse_uid": lambda text: parse_uid("Uid:\t0\t" + text),
+    "driver_pools": driver_pools,
+    "kernel_module_version": kernel_module_version,
+    "parse_response": lambda text: parse_response(text.encode()),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_is_linear_and_never_raises(reader: str) -> None:
+    for what, text in _texts(PREFIXES if reader in ("parse_table row", "parse_buddyinfo", "parse_meminfo", "kernel_module_version") else ("",)):
+        with _bounded(what):
+            READERS[reader](text)

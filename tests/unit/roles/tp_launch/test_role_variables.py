@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role's variables reach the ranks: none is described and then forgotten, and the hash covers what makes a container."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROLE = Path(__file__).resolve().parents[4] / "roles" / "tp_launch"
+
+# They say when, how long and how much is told, not what runs: another value is no reason to start a running group anew.
+NOT_LASTING = {
+    "tp_launch_state",
+    "tp_launch_fabric_subnet",  # decides the addresses, which are in the plan
+    "tp_launch_fabric_strict",
+    "tp_launch_fabric_probe_port",
+    "tp_launch_directory",
+    "tp_launch_poll_interval",
+    "tp_launch_completion_prompt",
+    "tp_launch_completion_tokens",
+    "tp_launch_completion_timeout",
+    "tp_launch_log_lines",
+}
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((ROLE / name).read_text(encoding="utf-8"))
+
+
+def variables() -> set[str]:
+    return set(load("meta/argument_specs.yml")["argument_specs"]["main"]["options"])
+
+
+def mentioned(value: Any) -> set[str]:
+    return set(re.findall(r"\btp_launch_\w+", str(value)))
+
+
+def test_every_variable_is_in_the_plan_or_the_hash_or_known_not_to_matter() -> None:
+    internal = load("vars/main.yml")
+    hashed = mentioned(internal["__tp_launch_settings"]) | mentioned(internal["__tp_launch_container"])
+    # tasks/model.yml and vars make the path out of it.
+    hashed |= mentioned(internal["__tp_launch_model_path"])
+    assert variables() - hashed == NOT_LASTING
+
+
+def test_every_setting_is_passed_under_its_own_name() -> None:
+    for name, value in load("vars/main.yml")["__tp_launch_settings"].items():
+        assert re.fullmatch(rf"\{{\{{ (__)?tp_launch_{name} \}}\}}", value), name
+
+
+def test_every_variable_of_the_role_is_used_by_it() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for folder in ("tasks", "vars") for path in sorted((ROLE / folder).glob("*.yml")))
+    assert variables() - mentioned(text) == set()
+
+
+def test_every_program_of_the_role_is_put_there() -> None:
+    assert set(load("vars/main.yml")["__tp_launch_program_files"]) == {path.name for path in (ROLE / "files").iterdir() if path.is_file()}
