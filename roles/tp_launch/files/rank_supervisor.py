@@ -38,6 +38,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import os
 import queue
 import secrets
@@ -61,6 +62,7 @@ EXIT_STOPPED = 143
 
 HEARTBEAT = 5.0  # seconds between two signs of life
 SILENCE = 30.0  # seconds without one after which a rank counts as lost
+FAREWELL = 10.0  # seconds in which a rank that ends waits for those it has not met, to tell them
 MAX_LINE = 65536  # bytes of a message between ranks, and of a line of output that is masked as a whole
 
 
@@ -79,7 +81,8 @@ def check(plan: t.Any, environment: t.Mapping[str, str]) -> None:
     if not 0 <= rank < world:
         raise ValueError(f"there is no rank {rank} of {world}")
     for name in ("start_timeout", "join_timeout", "grace"):
-        if not float(plan[name]) >= 0:
+        seconds = float(plan[name])
+        if seconds < 0 or not math.isfinite(seconds):
             raise ValueError(f"{name} is no number of seconds")
     if not isinstance(plan["steps"], list) or not plan["steps"]:
         raise ValueError("no steps")
@@ -257,6 +260,7 @@ class Group:
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._closing = threading.Event()
+        self._complete = threading.Event()
 
     def open(self, join_timeout: float) -> None:
         """Begin to listen (rank 0) or to connect; in the background."""
@@ -309,6 +313,7 @@ class Group:
             complete = len(self._links) == self.world - 1
         self._output.say(f"rank {rank} joined from {peer}")
         if complete:
+            self._complete.set()
             self._events.put(("joined",))
         self._listen_to(rank, link)
 
@@ -322,6 +327,7 @@ class Group:
                     link.send(rank=self.rank, proof=_proof(self._token, str(hello.get("nonce")), self.rank))
                     with self._lock:
                         self._links[0] = link
+                    self._complete.set()
                     self._events.put(("joined",))
                     self._listen_to(0, link)
                     return
@@ -364,6 +370,12 @@ class Group:
             links = list(self._links.values())
         for link in links:
             link.send(**message)
+
+    def farewell(self, seconds: float, **message: t.Any) -> None:
+        """Tell also those that this rank has not met yet, if they come in time: they would wait for it until their join timeout."""
+        if self.world > 1 and not self._complete.is_set():
+            self._complete.wait(seconds)
+            self.tell(**message)
 
     def close(self) -> None:
         """End all connections."""
@@ -517,10 +529,13 @@ class Rank:
             self._set_ready(False)
         self.output.say(f"ending with status {error.status}: {error.reason}")
         own = error.status not in (EXIT_PEER_ENDED, EXIT_PEER_LOST)
-        self.group.tell(type="ended", reason=f"rank {self.plan['rank']} ({self.plan['role']}): {error.reason}" if own else error.reason)
+        message = {"type": "ended", "reason": f"rank {self.plan['rank']} ({self.plan['role']}): {error.reason}" if own else error.reason}
+        self.group.tell(**message)
         grace = float(self.plan["grace"])
         for service in reversed(self.services):  # the engine before what it runs on
             service.stop(grace)
+        if error.status not in (EXIT_STOPPED, EXIT_TOO_SLOW, EXIT_BAD_FILE):
+            self.group.farewell(FAREWELL, **message)
         self.group.close()
         self.output.say("ended")
 

@@ -170,6 +170,24 @@ def test_a_worker_that_dies_ends_the_head_at_once(ranks: Ranks) -> None:
     assert "[engine] CUDA out of memory" in ranks.log(1)
 
 
+def test_a_worker_that_died_before_the_head_was_there_is_told_of(ranks: Ranks) -> None:
+    """Else the head would wait for it until the join timeout."""
+    worker = ranks.start(1, 2, python("engine", "import sys; sys.exit(3)"))
+    ranks.until(lambda: "ending with status 3" in ranks.log(1), "the worker ends")
+    assert worker.poll() is None
+    ranks.start(0, 2, ranks.serve())
+    assert ranks.end(1) == 3
+    assert ranks.end(0) == 70
+
+
+def test_a_head_that_died_before_the_worker_was_there_is_told_of(ranks: Ranks) -> None:
+    ranks.start(0, 2, python("engine", "import sys; sys.exit(4)"))
+    ranks.until(lambda: "ending with status 4" in ranks.log(0), "the head ends")
+    ranks.start(1, 2, python("engine", STAY))
+    assert ranks.end(0) == 4
+    assert ranks.end(1) == 70
+
+
 def test_a_killed_container_is_noticed_by_the_others(ranks: Ranks) -> None:
     """SIGKILL of the supervisor itself, as `docker kill` does: nothing can be said any more, the connection just ends."""
     ranks.start(0, 2, ranks.serve())
