@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from harness import ROOT, run_playbook
+from harness import ROOT, on_host, run_playbook
+
+CONTEXT_MARGIN = 700 * 1024**2
 
 
 def _lab(*command: str) -> None:
@@ -29,6 +31,20 @@ def lab() -> None:
 def full_page_cache() -> None:
     """The page cache that a model copy leaves behind, on the worker."""
     _lab("fill-cache")
+
+
+@pytest.fixture
+def wary_driver() -> Iterator[None]:
+    """The worker's driver wants more free memory for a context than the lab's usual 1:20.
+
+    The CPU engine has helper processes of 400 MiB, which are not 1:20 of anything and end right before the context is made: with the usual
+    margin it would be chance whether the page cache or the context gets that memory.
+    """
+    on_host("spark-02", "gb10-sim-ctl", "set", f"context_margin={CONTEXT_MARGIN}")
+    try:
+        yield
+    finally:
+        on_host("spark-02", "gb10-sim-ctl", "reset")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from harness import HOSTS, on_host, ranks, run_playbook, unit
 
 
-def test_launching_without_room_fails_as_in_the_seed(undeployed: None, full_page_cache: None) -> None:
+def test_launching_without_room_fails_as_in_the_seed(undeployed: None, wary_driver: None) -> None:
     run = run_playbook("tests/lab/e2e/playbooks/launch_without_room.yml")
     assert run.rc != 0
     said = "\n".join(message for host, _task, message in run.failures if host == "spark-02")
