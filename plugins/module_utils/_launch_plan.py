@@ -77,9 +77,15 @@ def model_mount(path: str) -> str:
     return "/".join(parts) or "/"
 
 
-def container_name(deployment: str, rank: int) -> str:
+def container_name(deployment: str, rank: int | str) -> str:
     """The name of a rank's container."""
     return f"unimem-{deployment}-rank{rank}"
+
+
+def is_rank_container(name: str, deployment: str) -> bool:
+    """Whether a container has the name of a rank of this deployment."""
+    rank = name.rpartition("rank")[2]
+    return rank.isdigit() and name == container_name(deployment, rank)
 
 
 class _Reader:

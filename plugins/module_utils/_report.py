@@ -15,6 +15,7 @@ import copy
 import typing as t
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import is_rank_container
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 
 #: How a verdict of unified_mem_budget reads in a table.
@@ -25,9 +26,6 @@ VERDICTS = {
     "does_not_fit": "does not fit",
     "unknown": "unknown",
 }
-
-#: Verdicts from the best to the worst: the worst node decides.
-ORDER = tuple(VERDICTS)
 
 #: What an engine prints, and the class that people call it by. The first that is found in the earliest log decides.
 CAUSES: tuple[tuple[str, str], ...] = (
@@ -51,9 +49,7 @@ CAUSES: tuple[tuple[str, str], ...] = (
 def is_rank_of(process: Mapping[str, t.Any], deployment: str) -> bool:
     """Whether a process of the facts belongs to a rank's container of this deployment."""
     owner = process.get("owner") or {}
-    name = str(owner.get("name") or "")
-    prefix = f"unimem-{deployment}-rank"
-    return owner.get("kind") == "container" and name.startswith(prefix) and name[len(prefix) :].isdigit()
+    return owner.get("kind") == "container" and is_rank_container(str(owner.get("name") or ""), deployment)
 
 
 def without_ranks(facts: Mapping[str, t.Any], deployment: str) -> dict[str, t.Any]:
@@ -189,10 +185,9 @@ def classify(nodes: Mapping[str, Mapping[str, t.Any]]) -> dict[str, t.Any] | Non
     return {"class": kind, "node": name, "line": line}
 
 
-def _failure_cause(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[str]) -> str:
+def _failure_cause(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[str], known: Mapping[str, t.Any] | None) -> str:
     if unreachable:
         return f"out of reach: {', '.join(unreachable)}. What ran there could not be stopped or restored from here"
-    known = classify(nodes)
     own = [(name, node["failure"]) for name, node in nodes.items() if node["failure"] and node["failure"]["message"]]
     if known:
         return f"{known['class']}: {known['node']} says: {known['line']}"
@@ -213,8 +208,9 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
     failed = bool(common.get("failed"))
     where = ", ".join(nodes)
     cause = ""
+    known = classify(nodes) if failed else None
     if failed:
-        cause = _failure_cause(nodes, unreachable)
+        cause = _failure_cause(nodes, unreachable, known)
         lines = [f"FAILED: {cause}"]
     elif common.get("check"):
         lines = [f"{common.get('model')} with {common.get('engine')} on {where}: looked at, nothing changed"]
@@ -248,7 +244,7 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
         "data": {
             "failed": failed,
             "cause": cause,
-            "class": (classify(nodes) or {}).get("class") if failed else None,
+            "class": known["class"] if known else None,
             "model": common.get("model"),
             "engine": common.get("engine"),
             "unreachable": unreachable,

@@ -29,6 +29,20 @@ _USER: t.Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\$?")
 _KEY_DATA: t.Final = re.compile(r"[A-Za-z0-9+/]+={0,3}")
 
 
+#: The option of a module that sends to another node, as the doc fragment _peer describes it.
+PEER_OPTION: t.Final[dict[str, t.Any]] = {
+    "type": "dict",
+    "required": True,
+    "options": {
+        "address": {"type": "str", "required": True},
+        "host_key": {"type": "str", "required": True, "no_log": False},
+        "user": {"type": "str"},
+        "port": {"type": "int", "default": 22},
+        "identity": {"type": "path"},
+    },
+}
+
+
 class PeerError(ValueError):
     """The peer is described in a way that ssh could misread; the text says how."""
 

@@ -16,9 +16,11 @@ description:
     writes on to C(docker image load) on the other node, over ssh, straight to that node's address.
   - There is no shell, no file in between, and no registry. Both ends have to succeed.
   - Layers that the other node has already, as O(layers_there) says, are not sent.
+  - The user of O(peer) has to be able to use Docker there.
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
   - unimem.dgx_spark._attributes.actiongroup_gpu
+  - unimem.dgx_spark._peer
 attributes:
   check_mode:
     support: full
@@ -48,35 +50,6 @@ options:
     type: list
     elements: list
     default: []
-  peer:
-    description:
-      - The other node.
-    type: dict
-    required: true
-    suboptions:
-      address:
-        description:
-          - Its address on the fabric.
-        type: str
-        required: true
-      host_key:
-        description:
-          - Its public host keys, as they stand in the C(.pub) files there. The best one counts.
-        type: str
-        required: true
-      user:
-        description:
-          - The user to log in as, who may use Docker there. Without it, the name of the user that the module runs as.
-        type: str
-      port:
-        description:
-          - The port of its sshd.
-        type: int
-        default: 22
-      identity:
-        description:
-          - A private key on this node. Without it, those that ssh tries by itself.
-        type: path
 """
 
 EXAMPLES = r"""
@@ -119,7 +92,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._image_ship import ShipError, common_layers, members_to_drop, ship
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PeerError, peer_from, refusal, ssh_argv
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PEER_OPTION, PeerError, peer_from, refusal, ssh_argv
 
 
 def main() -> None:
@@ -129,17 +102,7 @@ def main() -> None:
             "image": {"type": "str", "required": True},
             "layers": {"type": "list", "elements": "str", "required": True},
             "layers_there": {"type": "list", "elements": "list", "default": []},
-            "peer": {
-                "type": "dict",
-                "required": True,
-                "options": {
-                    "address": {"type": "str", "required": True},
-                    "host_key": {"type": "str", "required": True, "no_log": False},
-                    "user": {"type": "str"},
-                    "port": {"type": "int", "default": 22},
-                    "identity": {"type": "path"},
-                },
-            },
+            "peer": PEER_OPTION,
         },
         supports_check_mode=True,
     )

@@ -19,6 +19,7 @@ description:
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
   - unimem.dgx_spark._attributes.actiongroup_gpu
+  - unimem.dgx_spark._peer
 attributes:
   check_mode:
     support: full
@@ -47,35 +48,6 @@ options:
       - The folder on the other node that the files are sent to. It must exist.
     type: path
     required: true
-  peer:
-    description:
-      - The other node.
-    type: dict
-    required: true
-    suboptions:
-      address:
-        description:
-          - Its address on the fabric.
-        type: str
-        required: true
-      host_key:
-        description:
-          - Its public host keys, as they stand in the C(.pub) files there. The best one counts.
-        type: str
-        required: true
-      user:
-        description:
-          - The user to log in as. Without it, the name of the user that the module runs as.
-        type: str
-      port:
-        description:
-          - The port of its sshd.
-        type: int
-        default: 22
-      identity:
-        description:
-          - A private key on this node. Without it, those that ssh tries by itself.
-        type: path
   timeout:
     description:
       - Seconds without a byte sent or received after which a try is given up.
@@ -126,7 +98,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import TreeError, check_relative
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import PushError, push
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PeerError, peer_from, refusal, ssh_argv
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PEER_OPTION, PeerError, peer_from, refusal, ssh_argv
 
 
 def main() -> None:
@@ -136,17 +108,7 @@ def main() -> None:
             "root": {"type": "path", "required": True},
             "files": {"type": "list", "elements": "str", "required": True},
             "staging": {"type": "path", "required": True},
-            "peer": {
-                "type": "dict",
-                "required": True,
-                "options": {
-                    "address": {"type": "str", "required": True},
-                    "host_key": {"type": "str", "required": True, "no_log": False},
-                    "user": {"type": "str"},
-                    "port": {"type": "int", "default": 22},
-                    "identity": {"type": "path"},
-                },
-            },
+            "peer": PEER_OPTION,
             "timeout": {"type": "int", "default": 120},
             "tries": {"type": "int", "default": 3},
         },
