@@ -38,7 +38,7 @@ _SKIPPED_FILES: t.Final = (".incomplete", ".lock")
 
 _SHA256: t.Final = re.compile(r"[0-9a-f]{64}")
 _SHA1: t.Final = re.compile(r"[0-9a-f]{40}")
-_NUMBERED: t.Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<ending>\.(?:safetensors|bin|gguf))")
+_NUMBERED: t.Final = re.compile(r"\A(?P<stem>.{1,255})-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<ending>\.(?:safetensors|bin|gguf))\Z")
 _WEIGHTS: t.Final = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
 
 

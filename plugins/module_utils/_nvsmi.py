@@ -60,7 +60,7 @@ _NOT_SUPPORTED_WORDS = ("n/a", "not supported", "not available")
 #: What the program says when it cannot work at all, with NVML's code for it.
 _FAILURES = (
     (re.compile(r"driver/library version mismatch", re.IGNORECASE), VERSION_MISMATCH),
-    (re.compile(r"couldn'?t find libnvidia-ml|libnvidia-ml\.so[^ ]* not found|error while loading shared libraries", re.IGNORECASE), LIBRARY_NOT_FOUND),
+    (re.compile(r"couldn'?t find libnvidia-ml|libnvidia-ml\.so[^ ]{0,32} not found|error while loading shared libraries", re.IGNORECASE), LIBRARY_NOT_FOUND),
     (re.compile(r"couldn'?t communicate with the nvidia driver|driver is not loaded|driver not loaded", re.IGNORECASE), DRIVER_NOT_LOADED),
     (re.compile(r"insufficient permissions?", re.IGNORECASE), NO_PERMISSION),
 )

@@ -25,7 +25,7 @@ KINDS = ("unit", "container", "process", "user")
 COMM_LENGTH = 15
 
 _MAX_PATTERN = 256
-_BRACKETS = re.compile(r"\[!?\]?[^\]]*\]")
+_BRACKETS = re.compile(r"\[!?\]?[^\]]{0,256}\]")
 _UNIT_SUFFIXES = (".socket", ".timer", ".path", ".target", ".mount", ".automount", ".swap", ".device", ".slice", ".scope")
 _CONTAINER_ID = re.compile(r"[0-9a-f]{12,64}")
 

@@ -176,7 +176,7 @@ def _unit(fields: t.Mapping[str, list[str]], uid: int | None) -> Unit:
     )
 
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(y|month|w|d|h|min|s|ms|us)")
+_SPAN = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)(y|month|w|d|h|min|s|ms|us)")
 _SECONDS = {"y": 31557600.0, "month": 2629800.0, "w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 

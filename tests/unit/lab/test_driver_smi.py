@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -230,13 +229,3 @@ def test_ordinary_users_see_all_and_turn_no_knobs(driver: Driver, driver_binarie
     driver.set(no_permission="users")
     assert as_nobody(driver.smi, *query).returncode == 4
     assert driver.nvidia_smi().returncode == 0
-
-
-def test_fast(driver: Driver) -> None:
-    driver.nvidia_smi()
-    best = 1.0
-    for _round in range(5):
-        start = time.perf_counter()
-        driver.nvidia_smi()
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.05

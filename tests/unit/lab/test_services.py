@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def ask(port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         connection.request(method, path, data, headers or {})
@@ -73,7 +73,7 @@ class Server:
 
     def end(self) -> tuple[int, str]:
         self.process.terminate()
-        _output, errors = self.process.communicate(timeout=10)
+        _output, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
 
@@ -151,7 +151,7 @@ def test_other_paths(embeddings: Server) -> None:
 
 
 def test_many_clients_and_kept_connections(embeddings: Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", embeddings.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", embeddings.port, timeout=120)
     for _round in range(3):
         connection.request("POST", "/v1/embeddings", json.dumps({"input": "again"}))
         assert len(json.loads(connection.getresponse().read())["data"][0]["embedding"]) == 384
@@ -197,7 +197,7 @@ def test_engine_dies_with_its_server(embeddings: Server, host: Driver) -> None:
 def test_does_not_start_without_memory(host: Driver, service_binaries: Path, free: int, available: int, words: str) -> None:
     pool(host.directory, free=free * MIB, available=available * MIB)
     server = Server(host, service_binaries / "vllm", "serve", MODEL, "--gpu-memory-utilization", "0.1")
-    _output, errors = server.process.communicate(timeout=10)
+    _output, errors = server.process.communicate(timeout=120)
     assert server.process.returncode == 1
     assert words in errors
     assert "RuntimeError: Engine core initialization failed." in errors

