@@ -4,6 +4,7 @@
 
 dev        ansible-core 2.19, linters, molecule, pytest: everything but the newest core runs from here
 newest     ansible-core 2.21 and pytest, where a Python 3.12 or newer is found
+picture    ansible-core 2.19, pytest and the plotting library that a controller may have
 target-X   pytest for Python X: the modules' code as it runs on a node
 """
 
@@ -37,6 +38,7 @@ class Kind:
 KINDS = {
     "dev": Kind("dev", "2.19", ("3.11", "3.12", "3.13"), ("core-2.19.txt", "pytest.txt", "lint.txt")),
     "newest": Kind("newest", "2.21", ("3.12", "3.13", "3.14"), ("core-2.21.txt", "pytest.txt")),
+    "picture": Kind("picture", "2.19", ("3.11", "3.12", "3.13"), ("core-2.19.txt", "pytest.txt", "picture.txt")),
 }
 KINDS.update({f"target-{version}": Kind(f"target-{version}", "", (version,), ("target.txt",)) for version in TARGETS})
 

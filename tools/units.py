@@ -15,11 +15,19 @@ from tools.environments import TARGETS, Environment
 from tools.places import BUILD, ROOT
 
 MODULE_TESTS = ("tests/unit/plugins/module_utils", "tests/unit/plugins/modules")
+#: What is different where the plotting library is installed.
+PICTURE_TESTS = ("tests/unit/plugins/plugin_utils", "tests/unit/playbooks")
 
 
 def units(environment: Environment, extra: list[str]) -> int:
     """All unit tests, from this environment."""
     return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit", *extra], environment.env(), ROOT)
+
+
+def picture_units(environment: Environment, extra: list[str]) -> int:
+    """The tests of what is drawn, where a missing library is a failure and not a skip."""
+    variables = {**environment.env(), "UNIMEM_PLOTTING": "required"}
+    return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PICTURE_TESTS, *extra], variables, ROOT)
 
 
 def _core_for_targets(core: Environment) -> Path:
@@ -51,6 +59,8 @@ def steps(extra: list[str]) -> list[Outcome]:
     else:
         newest = environments.ensure("newest")
         outcomes.append(step(f"units, ansible-core {newest.kind.core}, Python {newest.python_version}", lambda: units(newest, extra)))
+    picture = environments.ensure("picture")
+    outcomes.append(step(f"units, with the plotting library, Python {picture.python_version}", lambda: picture_units(picture, extra)))
     # All tests have just run on the cores' own Pythons, those of the modules' code among them.
     done = {environments.ensure(name).python_version for name in ("dev", "newest") if environments.available(name)}
     for version in sorted(set(TARGETS) - done, key=lambda text: int(text.split(".")[1])):

@@ -31,15 +31,8 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._safetensors impo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stop_set import Owner, cheapest, stoppable_owners
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import AFTER_EVICTION, AFTER_STOPPING, DOES_NOT_FIT, FIT_VERDICTS, FITS, UNKNOWN
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._weights import Split, Weights, weights_of
-
-FITS: t.Final = "fits"
-AFTER_EVICTION: t.Final = "fits_after_cache_eviction"
-AFTER_STOPPING: t.Final = "fits_after_stopping"
-DOES_NOT_FIT: t.Final = "does_not_fit"
-UNKNOWN: t.Final = "unknown"
-#: The gate lets these through: nothing has to be stopped that the caller did not list in stoppable.
-FIT_VERDICTS: t.Final = (FITS, AFTER_EVICTION, AFTER_STOPPING)
 
 _KV_BYTES: t.Final = {"bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 #: vLLM's API server on a device of 70 GiB or more (get_batch_defaults in vllm/engine/arg_utils.py); on CPUs 2048 a rank.
@@ -134,6 +127,7 @@ class _Budget:
         self._last_problems(need, verdict, freed, concurrency)
         budget: dict[str, t.Any] = {
             "verdict": verdict,
+            "fits": verdict in FIT_VERDICTS,
             "need": need,
             "have": self.pool.allocatable,
             "shortfall": shortfall,

@@ -9,7 +9,7 @@ import math
 import os
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._budget import FIT_VERDICTS, Request, compute
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._budget import Request, compute
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._engine_check import parse_version
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_config import MAX_CONTEXT
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._overheads import OVERRIDABLE
@@ -17,6 +17,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._safetensors import read_checkpoint, read_config, read_hf_quant
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selectors
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, parse_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import UNKNOWN
 
 _LIMITS: t.Final = {
     "tensor_parallel": (1, 1024),
@@ -54,9 +55,9 @@ def run(module: Module) -> None:
     # what was found while reading the files comes first
     budget["problems"] = [*problems.as_list(), *budget["problems"]]
     if problems.errors():
-        budget["verdict"] = "unknown"
+        budget["verdict"], budget["fits"] = UNKNOWN, False
         budget["stop"] = []
-    if module.params["fail"] and budget["verdict"] not in FIT_VERDICTS:
+    if module.params["fail"] and not budget["fits"]:
         module.fail_json(msg=summary(budget), changed=False, budget=budget)
         return
     module.exit_json(changed=False, budget=budget)
@@ -123,7 +124,7 @@ def summary(budget: t.Mapping[str, t.Any]) -> str:
     """One sentence for a failed gate: the verdict, the numbers, the reason, the first remedy."""
     errors = [problem["message"] for problem in budget["problems"] if problem["severity"] == "error"]
     verdict = budget["verdict"]
-    if verdict == "unknown":
+    if verdict == UNKNOWN:
         return f"Whether the model fits cannot be known. {errors[0] if errors else ''}".strip()
     text = f"The model does not fit: it needs {format_size(budget['need'])}, this node can give {format_size(budget['have'])}"
     text += f" ({format_size(budget['shortfall'])} too little)." if budget["shortfall"] else "."

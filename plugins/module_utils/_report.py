@@ -17,15 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import is_rank_container
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
-
-#: How a verdict of unified_mem_budget reads in a table.
-VERDICTS = {
-    "fits": "fits",
-    "fits_after_cache_eviction": "fits once the page cache is evicted",
-    "fits_after_stopping": "fits once something is stopped",
-    "does_not_fit": "does not fit",
-    "unknown": "unknown",
-}
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import words as verdict_words
 
 #: What an engine prints, and the class that people call it by. The first that is found in the earliest log decides.
 CAUSES: tuple[tuple[str, str], ...] = (
@@ -146,7 +138,7 @@ def _budget_lines(node: Mapping[str, t.Any]) -> list[str]:
     budget = node["budget"]
     if not budget:
         return []
-    lines = [f"  predicted: a rank needs {_size(budget.get('need'))}, {VERDICTS.get(str(budget.get('verdict')), str(budget.get('verdict')))}"]
+    lines = [f"  predicted: a rank needs {_size(budget.get('need'))}, {verdict_words(budget.get('verdict'))}"]
     moments = node["moments"]
     launch, after = moments.get("at_launch"), moments.get("after")
     taken = budget.get("will_take")
@@ -252,22 +244,3 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
             "launch": result,
         },
     }
-
-
-def plan_table(nodes: Mapping[str, Mapping[str, t.Any]], worst: str) -> list[str]:
-    """The plan in one table: a node a line, the figures that decide, the worst node marked."""
-    rows = [["node", "verdict", "needs", "can get", "free now", "to be stopped"]]
-    for name, node in nodes.items():
-        budget, memory = node["budget"], node["memory"]
-        stop = ", ".join(str(entry.get("name")) for entry in budget.get("stop") or []) or "-"
-        rows.append(
-            [
-                name + (" *" if name == worst and len(nodes) > 1 else ""),
-                VERDICTS.get(str(budget.get("verdict")), str(budget.get("verdict"))),
-                _size(budget.get("need")),
-                _size(budget.get("have")),
-                _size(memory.get("cuda_free")),
-                stop,
-            ]
-        )
-    return _table(rows)

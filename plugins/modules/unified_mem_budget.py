@@ -222,6 +222,10 @@ budget:
         - V(unknown) means that the weights or the pool cannot be known.
       type: str
       returned: always
+    fits:
+      description: Whether the verdict lets a launch go on, that is whether it is one of the first three.
+      type: bool
+      returned: always
     need:
       description: Sum of RV(budget.terms).
       type: int

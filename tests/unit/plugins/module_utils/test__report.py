@@ -138,13 +138,3 @@ def test_among_equals_the_earliest_line_is_the_cause() -> None:
 def test_without_a_known_line_the_task_that_failed_is_the_cause() -> None:
     nodes = {"a": _report.node_report({"deploy_failure": {"task": "Copy", "message": "no space left"}}), "b": _report.node_report({})}
     assert _report.deploy_report(nodes, {"failed": True})["cause"] == "a: no space left (in the task 'Copy')"
-
-
-def test_the_table_marks_the_worst_node() -> None:
-    budget = {"verdict": "fits_after_stopping", "need": 5 * GIB, "have": 4 * GIB, "stop": [{"name": "e.service"}]}
-    roomy = {"verdict": "fits", "need": 1, "have": 2}
-    nodes = {"a": {"budget": roomy, "memory": {"cuda_free": None}}, "b": {"budget": budget, "memory": {"cuda_free": GIB}}}
-    lines = _report.plan_table(nodes, "b")
-    assert lines[0].split()[0] == "node" and len(lines) == 3
-    assert lines[2].startswith("b *") and lines[2].endswith("e.service")
-    assert "unknown" in lines[1]

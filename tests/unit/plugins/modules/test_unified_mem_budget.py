@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _budget_module
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._budget import FIT_VERDICTS
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import FIT_VERDICTS
 from ansible_collections.unimem.dgx_spark.plugins.modules import unified_mem_budget
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils import _configs as configs
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils._checkpoints import Listing, write_checkpoint
