@@ -59,17 +59,27 @@ _KNOWN_TYPES: t.Final = _MLA_TYPES | frozenset(
     (
         "apertus",
         "arcee",
+        "baichuan",
+        "bailing_moe",
+        "bailing_moe_v2",
         "bamba",
+        "bloom",
+        "chatglm",
         "cohere",
         "cohere2",
         "cohere2_text",
+        "dbrx",
         "deci",
         "nemotron-nas",
+        "dots1",
         "ernie4_5",
         "ernie4_5_moe",
+        "ernie4_5_moe_vl",
+        "ernie4_5_vl_moe_text",
         "exaone4",
         "falcon",
         "falcon_h1",
+        "falcon_mamba",
         "gemma",
         "gemma2",
         "gemma3",
@@ -79,12 +89,16 @@ _KNOWN_TYPES: t.Final = _MLA_TYPES | frozenset(
         "glm4",
         "glm4_moe",
         "glm4v_moe_text",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neox",
         "gpt_oss",
         "granite",
         "granitemoe",
         "granitemoehybrid",
         "hunyuan_v1_dense",
         "hunyuan_v1_moe",
+        "internlm2",
         "internlm3",
         "jamba",
         "lfm2",
@@ -95,21 +109,29 @@ _KNOWN_TYPES: t.Final = _MLA_TYPES | frozenset(
         "mamba2",
         "mimo_v2_flash",
         "minimax",
+        "minimax_m1",
         "minimax_m2",
+        "minimax_text_01",
         "ministral3",
         "mistral",
         "mistral3",
         "mixtral",
+        "mpt",
+        "nemotron",
         "nemotron_h",
         "olmo2",
         "olmo3",
         "olmoe",
+        "opt",
         "phi",
         "phi3",
+        "phi4mm",
         "phimoe",
         "qwen2",
+        "qwen2_5_vl",
         "qwen2_5_vl_text",
         "qwen2_moe",
+        "qwen2_vl",
         "qwen2_vl_text",
         "qwen3",
         "qwen3_5",
@@ -118,15 +140,21 @@ _KNOWN_TYPES: t.Final = _MLA_TYPES | frozenset(
         "qwen3_5_moe_text",
         "qwen3_moe",
         "qwen3_next",
+        "qwen3_omni_moe_text",
         "qwen3_vl_text",
         "qwen3_vl_moe_text",
         "seed_oss",
         "smollm3",
+        "stablelm",
         "starcoder2",
+        "step3_text",
         "step3p5",
         "step3p7",
+        "zamba2",
     )
 )
+#: Models whose feed-forward parts have two matrices and no gate.
+_UNGATED_TYPES: t.Final = frozenset(("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "nemotron", "opt", "phi", "starcoder2"))
 _TEXT_KEYS: t.Final = ("text_config", "llm_config", "language_config", "language_model_config")
 _LAYER_COUNT: t.Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _DTYPES: t.Final = {"bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "half": 2, "float32": 4, "float": 4, "fp32": 4}
@@ -232,11 +260,16 @@ class Reader:
         self.where = where
 
     def integer(self, *names: str, default: int = 0, low: int = 0, high: int = _MAX_DIM) -> int:
-        """The first of *names* that is set, as a whole number in [low, high]; else *default*."""
+        """The first of *names* that is set, as a whole number in [low, high]; else *default*.
+
+        Some configs list one number a layer (Gemma 3n, Hunyuan) or a kind of expert (Ernie-VL): the largest counts.
+        """
         for name in names:
             value = self.source.get(name)
             if value is None:
                 continue
+            if isinstance(value, list) and value and all(isinstance(entry, int) for entry in value[: MAX_LAYERS + 1]) and len(value) <= MAX_LAYERS:
+                value = max(value)
             if isinstance(value, float) and math.isfinite(value) and value == int(value):
                 value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -382,6 +415,9 @@ def _kv_heads(text: Reader, heads: int) -> int:
     if text.flag("multi_query") and not text.flag("new_decoder_architecture"):
         return 1
     names = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
+    nested = text.source.get("attn_config")  # DBRX, MPT
+    if isinstance(nested, dict):
+        heads = Reader(nested, text.problems, f"{text.where}.attn_config").integer("kv_n_heads", default=heads, high=_MAX_HEADS) or heads
     return text.integer(*names, default=heads, high=_MAX_HEADS) or heads
 
 
@@ -415,6 +451,9 @@ class _Shape:
         # Nemotron-3-Ultra and Nemotron-H name every layer instead of counting them
         self.pattern = self._pattern()
         self.count = len(self.pattern) or text.integer(*_LAYER_COUNT, high=MAX_LAYERS)
+        if text_type == "longcat_flash":
+            # each layer attends twice, with a cache each (FlashDecoderLayer in vllm/model_executor/models/longcat_flash.py)
+            self.count = min(2 * self.count, MAX_LAYERS)
         #: Nemotron-H counts feed-forward parts as layers of their own; Jamba and Bamba have one in every layer
         self.separate = any(kind in ("moe", "mlp") for kind in self.pattern)
 
@@ -431,17 +470,20 @@ class _Shape:
         found = []
         for index, kind in enumerate(kinds):
             attention = self._attention(kind, index) if kind in (FULL, SLIDING, CHUNKED, MLA) else None
+            if kind == "hybrid":
+                # Zamba2: the shared attention block stands before a Mamba layer
+                attention = self._attention(FULL, index)
             # Gemma 3n and Gemma 4: the last layers read an earlier layer's cache (kv_sharing_target_layer_name in vLLM)
             if attention is not None and index >= shared_from > 0:
                 attention = None
-            state = self._state() if kind in _STATE_NAMES or self.type == "falcon_h1" else None
+            state = self._state() if kind in _STATE_NAMES or kind == "hybrid" or self.type == "falcon_h1" else None
             found.append(Layer(attention, state, self._mlp(kind, index), self.heads))
         return found
 
     def mtp_layers(self) -> list[Layer]:
         """The drafter's layers: one full decoder layer for each multi-token-prediction module."""
         text = self.text
-        named = text.names("mtp_layers_block_type")
+        named = text.names("mtp_layers_block_type") or self._letters("mtp_hybrid_override_pattern")
         count = text.integer("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules", high=64)
         if named:
             return [self._mtp_layer(kind) for kind in named] * max(1, count)
@@ -461,17 +503,21 @@ class _Shape:
         named = self.text.names("layers_block_type")
         if named:
             return named
-        letters = self.text.source.get("hybrid_override_pattern")
+        return self._letters("hybrid_override_pattern")
+
+    def _letters(self, field_name: str) -> list[str]:
+        """Nemotron-H: a letter a layer."""
+        letters = self.text.source.get(field_name)
         if not isinstance(letters, str):
             return []
         letters = letters.replace("|", "")
         if len(letters) > MAX_LAYERS:
-            self.problems.error("config_out_of_range", f"hybrid_override_pattern has {len(letters)} layers; at most {MAX_LAYERS} are read.")
+            self.problems.error("config_out_of_range", f"{field_name} has {len(letters)} layers; at most {MAX_LAYERS} are read.")
             return []
         meaning = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
         unknown = sorted(set(letters) - set(meaning))
         if unknown:
-            self.problems.add("unknown_layer_type", f"hybrid_override_pattern uses {shown(''.join(unknown))}, unknown; such layers count as attention.")
+            self.problems.add("unknown_layer_type", f"{field_name} uses {shown(''.join(unknown))}, unknown; such layers count as attention.")
         return [meaning.get(letter, "attention") for letter in letters]
 
     def _kinds(self) -> list[str]:
@@ -542,6 +588,10 @@ class _Shape:
             return [base] * count
         if not self.known:
             return [base] * count
+        letters = text.text("sliding_window_pattern")
+        if letters:
+            # EXAONE 4: LLLG is three local layers and a global one
+            return [SLIDING if letters[index % len(letters)] == "L" else base for index in range(count)]
         period = text.integer("sliding_window_pattern", high=MAX_LAYERS)
         if period > 1:
             return [base if (index + 1) % period == 0 else SLIDING for index in range(count)]
@@ -574,8 +624,8 @@ class _Shape:
             if self.type == "deepseek_v4":
                 self.problems.add(
                     "layout_not_modelled",
-                    "DeepSeek-V4 compresses its cache in a layout of its own, which is not modelled; "
-                    "one uncompressed latent vector a token and layer is counted, the larger figure.",
+                    "DeepSeek-V4 compresses its cache in a layout of its own, which is not modelled. One uncompressed latent vector a token and layer "
+                    "is counted: too much for long requests, too little for many short ones, of which each holds whole windows.",
                 )
                 return Attention(MLA, latent=self.head_dim)
             index_dim = text.integer("index_head_dim") if text.integer("index_n_heads", high=_MAX_HEADS) else 0
@@ -649,14 +699,14 @@ class _Shape:
         text = self.text
         kernel = text.integer("conv_kernel", "mamba_d_conv", "d_conv", default=4, low=1, high=64)
         state_dim = text.integer("ssm_state_size", "mamba_d_state", "state_size")
-        heads = text.integer("mamba_num_heads", "mamba_n_heads", "num_heads", high=_MAX_HEADS)
+        heads = text.integer("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads", high=_MAX_HEADS)
         if self.type in ("mamba", "jamba", "falcon_mamba") or not heads:
             expand = text.integer("expand", "mamba_expand", default=2, high=64)
             inner = text.integer("intermediate_size") if self.type in ("mamba", "falcon_mamba") else 0
             inner = inner or expand * self.hidden
             return State("mamba1", inner, kernel, 1, inner, state_dim, recurrent_bytes=recurrent)
-        head_dim = text.integer("mamba_head_dim", "mamba_d_head", "head_dim") or (text.integer("mamba_d_ssm") // heads)
-        groups = text.integer("n_groups", "mamba_n_groups", default=1, high=_MAX_HEADS)
+        head_dim = text.integer("mamba_head_dim", "mamba_d_head", "mamba_headdim", "head_dim") or (text.integer("mamba_d_ssm") // heads)
+        groups = text.integer("n_groups", "mamba_n_groups", "mamba_ngroups", default=1, high=_MAX_HEADS)
         if recurrent is None and self.type == "nemotron_h":
             # NemotronHForCausalLMConfig.DEFAULT_MAMBA_SSM_CACHE_DTYPE in vllm/model_executor/models/config.py
             recurrent = 4
@@ -664,9 +714,17 @@ class _Shape:
 
     def _mlp(self, kind: str, index: int) -> Mlp:
         text = self.text
+        if self._stateful_only() or kind == "mamba" and self.type == "zamba2":
+            return Mlp()
         experts = text.integer("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", high=_MAX_EXPERTS)
-        dense = text.integer("intermediate_size", "ffn_hidden_size", "n_inner") or 4 * self.hidden
-        gated = text.text("mlp_hidden_act", "hidden_act", "activation_function") not in ("relu2", "gelu_new", "gelu", "relu") or self.type.startswith("gemma")
+        dense = text.integer("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner") or 4 * self.hidden
+        act = text.text("mlp_hidden_act", "hidden_act", "activation_function")
+        gated = self.type not in _UNGATED_TYPES and (act not in ("relu2", "gelu_new", "gelu", "relu") or self.type.startswith("gemma"))
+        nested = text.source.get("ffn_config")  # DBRX
+        if isinstance(nested, dict):
+            reader = Reader(nested, self.problems, f"{text.where}.ffn_config")
+            experts = reader.integer("moe_num_experts", default=experts, high=_MAX_EXPERTS)
+            dense = reader.integer("ffn_hidden_size", default=dense) or dense
         if self.separate:
             if kind == "mlp":
                 return Mlp("dense", dense, gated=gated)
@@ -687,8 +745,10 @@ class _Shape:
         text = self.text
         if index >= self.count:
             return True
-        if index < text.integer("first_k_dense_replace", "moe_layer_start_index", high=MAX_LAYERS):
+        if index < text.integer("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers", high=MAX_LAYERS):
             return False
+        if self.type == "longcat_flash":
+            return index % 2 == 0
         if index in text.integers("mlp_only_layers"):
             return False
         moe_layers = text.integers("moe_layers")

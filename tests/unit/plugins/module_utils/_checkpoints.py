@@ -27,7 +27,9 @@ def write_shard(path: pathlib.Path, tensors: Listing, extra: dict[str, t.Any] | 
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     header.update(extra or {})
-    raw = json.dumps(header).encode()
+    # as safetensors writes it: no spaces, but some at the end so that the data begin at a multiple of 8
+    raw = json.dumps(header, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
     path.write_bytes(len(raw).to_bytes(8, "little") + raw)
     os.truncate(path, 8 + len(raw) + offset)
     return offset

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import typing as t
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _safetensors as safetensors
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems
@@ -156,6 +159,68 @@ def test_lying_files_are_problems(lie: str, tmp_path: pathlib.Path) -> None:
     assert codes == {"safetensors_bad_header"}
     assert not found.complete
     assert not found.tensors
+
+
+# two readers of one form ------------------------------------------------------------------------------------------
+
+_NAMES = st.lists(
+    st.one_of(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
+        st.builds("model.layers.{}.mlp.experts.{}.up_proj.weight".format, st.integers(0, 2), st.integers(0, 3)),
+    ),
+    max_size=8,
+    unique=True,
+)
+
+
+@given(names=_NAMES, metadata=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_both_readers_say_the_same(names: list[str], metadata: dict[str, str], data: st.DataObject) -> None:
+    """A header as safetensors writes it is read without a parser of JSON; any other spelling of the same says the same."""
+    header: dict[str, t.Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name in names:
+        shape = data.draw(st.lists(st.integers(0, 5), max_size=3))
+        size = 2 * math.prod(shape)
+        header[name] = {"dtype": data.draw(st.sampled_from(["BF16", "F16"])), "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    found = []
+    for form in ({"separators": (",", ":")}, {"separators": (",", ":"), "ensure_ascii": False}, {"indent": 1}):
+        listing = safetensors._Listing()
+        assert listing.add_header(json.dumps(header, **form).encode() + b"  ") == (len(names), end)
+        found.append(listing.tensors())
+    assert found[0] == found[1] == found[2]
+    assert sum(tensor.copies for tensor in found[0]) == len(names)
+    assert sum(tensor.copies * tensor.size for tensor in found[0]) == end
+
+
+@pytest.mark.parametrize("lie", ["shape of floats", "offsets backwards", "one offset", "overlap", "gap", "entry is a number"])
+def test_lies_are_found_in_any_spelling(lie: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model.safetensors"
+    LIES[lie](path)
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    spelled = whole[8 : 8 + length].replace(b":", b": ").replace(b",", b", ")
+    path.write_bytes(len(spelled).to_bytes(8, "little") + spelled + whole[8 + length :])
+    assert read(tmp_path)[1] == {"safetensors_bad_header"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":{"dtype":"BF16","shape":[2,,2],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},}',
+        b'{,"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}"b":{"dtype":"BF16","shape":[1],"data_offsets":[2,4]}}',
+        b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}',
+        b'"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}}',
+        b'{"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}}}',
+        b'{"\xff":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}}',
+    ],
+)
+def test_what_is_no_json_is_no_header(header: bytes) -> None:
+    with pytest.raises(safetensors._FileError):
+        safetensors._Listing().add_header(header)
 
 
 INDEXES: dict[str, tuple[t.Any, set[str]]] = {
