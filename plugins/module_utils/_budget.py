@@ -8,12 +8,12 @@ Everything here is arithmetic on what the other modules read; nothing is started
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import typing as t
-from dataclasses import dataclass, field
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _engine_check as checks
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._divisibility import check_split
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._divisibility import check_split, sizes_that_divide
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._engine_check import Check, Version, parse_version
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._kv import (
     SGLANG_STATE_RATIO,
@@ -24,13 +24,13 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._kv import (
     vllm_plan,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_config import MAX_CONTEXT, SLIDING, Model, parse_model
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._overheads import CONTEXT_FREE, RESERVE, Terms, overhead_terms
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._overheads import CONTEXT_FREE, Terms, overhead_terms
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._pool import Pool, read_pool
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._safetensors import Checkpoint
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._remedies import Outlook, Situation, remedies
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._request import Request
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._stop_set import Owner, cheapest, stoppable_owners
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._stop_set import Owner, cheapest, permitted, stoppable_owners
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import AFTER_EVICTION, AFTER_STOPPING, DOES_NOT_FIT, FIT_VERDICTS, FITS, UNKNOWN
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._weights import Split, Weights, weights_of
 
@@ -45,56 +45,24 @@ _MAX_UTILIZATION: t.Final = 0.92
 _UNKNOWING: t.Final = ("config_", "weights_unknown", "weights_implausible", "safetensors_", "index_", "model_", "pool_")
 
 
-@dataclass
-class Request:
-    """What is to run, in bytes and whole numbers; the module's options after their sizes were parsed."""
-
-    config: t.Any = None
-    hf_quant: t.Any = None
-    checkpoint: Checkpoint | None = None
-    weight_bytes: int | None = None
-    gpu_memory: t.Any = None
-    peers: t.Sequence[t.Any] = ()
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    expert_parallel: bool = False
-    engine: str = "vllm_ray"
-    engine_version: str | None = None
-    node_role: str = "head"
-    context_length: int | None = None
-    concurrency: int = 1
-    kv_cache_dtype: str = "auto"
-    mamba_ssm_cache_dtype: str = "auto"
-    #: Whether the node's CPU has AVX512_BF16, which decides the state's dtype of vLLM's CPU backend.
-    avx512_bf16: bool = False
-    gpu_memory_utilization: float | None = None
-    mem_fraction_static: float | None = None
-    kv_cache_memory: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    speculative_tokens: int = 0
-    prefix_caching: bool = False
-    language_model_only: bool = False
-    eager: bool = False
-    reserve: int = RESERVE
-    overheads: t.Mapping[str, int] = field(default_factory=dict)
-    stoppable: t.Sequence[Selector] = ()
-
-
 def compute(request: Request) -> dict[str, t.Any]:
     """Return the budget of *request*: the dict that the module returns as RV(budget)."""
     return _Budget(request).result()
 
 
 class _Budget:
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, like: _Budget | None = None) -> None:
+        """:param like: a budget of the same model, whose reading of it is taken over."""
         self.request = request
         self.problems = Problems()
         self.assumptions: list[str] = []
         self.version: Version = parse_version(request.engine_version)
         self.sglang = request.engine == "sglang"
         self.pool: Pool = read_pool(request.gpu_memory, self.problems, self.assumptions)
-        self.model: Model | None = parse_model(request.config, self.problems, request.hf_quant)
+        self.like = like
+        self.model: Model | None = like.model if like else parse_model(request.config, self.problems, request.hf_quant)
+        #: What the model's layers make of each setting: plan, bytes a token, bytes a sequence.
+        self.layouts: dict[KvSettings, tuple[Plan | None, int, int]] = like.layouts if like else {}
         self.weights: Weights | None = None
         self.context = request.context_length or 0
         self.tokens = request.max_num_batched_tokens or 0
@@ -105,18 +73,29 @@ class _Budget:
         #: Pool bytes for the context and concurrency asked for: attention and state.
         self.demand_kv = 0
         self.demand_state = 0
+        self.terms: dict[str, int | None] = {}
+        self.need: int | None = None
+        self.outside = 0
+        self.verdict = UNKNOWN
+        self.stop: list[Owner] = []
 
     # putting it together ---------------------------------------------------------------------------------------
 
-    def result(self) -> dict[str, t.Any]:
-        request = self.request
+    def decide(self) -> Outlook:
+        """Find the verdict; all that result() adds is said beside it."""
         if self.model is not None:
             self._read_model(self.model)
-        terms = self._terms()
-        need = None if terms["weights"] is None else sum(value for value in terms.values() if value is not None)
-        outside = self._outside(terms)
-        stop: list[Owner] = []
-        verdict, freed = self._verdict(terms, need, outside, stop)
+        self.terms = self._terms()
+        self.need = None if self.terms["weights"] is None else sum(value for value in self.terms.values() if value is not None)
+        self.outside = self._outside(self.terms)
+        self.verdict = self._verdict(self.terms, self.need, self.outside)
+        return Outlook(self.verdict, self.need)
+
+    def result(self) -> dict[str, t.Any]:
+        request = self.request
+        self.decide()
+        terms, need, outside, verdict = self.terms, self.need, self.outside, self.verdict
+        freed = sum(owner.memory for owner in self.stop)
         room = None if self.pool.allocatable is None else self.pool.allocatable + freed
         recommend = self._recommend(terms, need, outside, room)
         cache = self._cache_pool(terms, recommend)
@@ -136,13 +115,13 @@ class _Budget:
             "recurrent_state_bytes_per_sequence": self.per_sequence if self.model else None,
             "kv_tokens": int(concurrency * self.context) if concurrency is not None else None,
             "max_concurrency": round(concurrency, 4) if concurrency is not None else None,
-            "stop": [owner.as_dict() for owner in stop],
+            "stop": [owner.as_dict() for owner in self.stop],
             "engine_check": check,
             "recommend": recommend,
             "will_take": self._will_take(terms, need, outside),
             "uncertainty": {"need_low": low, "need_high": high},
             "kv_layout": self._layout(cache),
-            "remedies": self._remedies(verdict, terms, need, outside, stop, recommend),
+            "remedies": self._remedies(),
             "context_length": self.context or None,
             "concurrency": request.concurrency,
             "weights_source": self.weights.source if self.weights else None,
@@ -175,15 +154,19 @@ class _Budget:
             recurrent_bytes=self._recurrent_element(model),
             cpu=self.version.cpu,
         )
-        check_split(model, request.tensor_parallel, request.pipeline_parallel, request.expert_parallel, self.problems)
+        check_split(model, request.tensor_parallel, request.pipeline_parallel, request.expert_parallel, self.sglang, self.problems)
         split = Split(request.tensor_parallel, request.pipeline_parallel, request.expert_parallel, request.speculative_tokens > 0, request.language_model_only)
-        self.weights = weights_of(model, request.checkpoint, request.weight_bytes, split, self.problems, self.assumptions)
+        if self.like is not None and self._ranks() == self.like._ranks():
+            self.weights = self.like.weights
+        else:
+            self.weights = weights_of(model, request.checkpoint, request.weight_bytes, split, self.problems, self.assumptions)
         if request.pipeline_parallel > len(model.layers):
             return
-        self.per_token = bytes_per_token(model, settings)
-        self.per_sequence = state_per_sequence(model, settings)
-        if not self.sglang:
-            self.plan = vllm_plan(model, settings)
+        if settings not in self.layouts:
+            plan = None if self.sglang else vllm_plan(model, settings)
+            self.layouts[settings] = plan, bytes_per_token(model, settings), state_per_sequence(model, settings)
+        self.plan, self.per_token, self.per_sequence = self.layouts[settings]
+        if self.plan is not None:
             blocks = self.plan.blocks_per_request(self.context) * request.concurrency
             states = self.plan.state_blocks() * request.concurrency
             self.demand_kv = (blocks - states) * self.plan.block_bytes
@@ -198,6 +181,9 @@ class _Budget:
             self.demand_kv = int(whole) - self.demand_state
         if any(layer.attention and layer.attention.kind == SLIDING for layer in model.layers):
             self.assumptions.append("SGLang's pool for sliding-window layers is not modelled; they are counted as full attention.")
+
+    def _ranks(self) -> tuple[int, int]:
+        return self.request.tensor_parallel, self.request.pipeline_parallel
 
     def _read_context(self, model: Model) -> None:
         if not self.context:
@@ -334,28 +320,30 @@ class _Budget:
             return int(before * fraction) >= static
         return True
 
-    def _verdict(self, terms: t.Mapping[str, int | None], need: int | None, outside: int, stop: list[Owner]) -> tuple[str, int]:
-        """The verdict, and the bytes that stopping would free; fills *stop*."""
+    def _verdict(self, terms: t.Mapping[str, int | None], need: int | None, outside: int) -> str:
+        """The verdict; fills *stop*."""
         errors = self.problems.errors()
         if need is None or self.pool.allocatable is None or self.model is None or any(error.code.startswith(_UNKNOWING) for error in errors):
-            return UNKNOWN, 0
+            return UNKNOWN
         self._check_share(terms)
         if self.problems.errors():
-            return DOES_NOT_FIT, 0
+            return DOES_NOT_FIT
         free, allocatable = self.pool.free_now or 0, self.pool.allocatable
         if self._fits_at(free, terms, need, outside):
-            return FITS, 0
+            return FITS
         if self._fits_at(allocatable, terms, need, outside):
-            return AFTER_EVICTION, 0
-        facts = self.request.gpu_memory if isinstance(self.request.gpu_memory, dict) else {}
-        owners = stoppable_owners(facts.get("processes"), self.request.stoppable)
+            return AFTER_EVICTION
+        if not self.request.stoppable:
+            return DOES_NOT_FIT
+        owners = stoppable_owners(self._processes(), self.request.stoppable)
         if any(not owner.known for owner in owners):
             self.assumptions.append("The driver does not say how much memory some stoppable processes hold; they count as nothing.")
         chosen = cheapest(owners, lambda freed: self._fits_at(allocatable + freed, terms, need, outside))
-        if chosen:
-            stop.extend(chosen)
-            return AFTER_STOPPING, sum(owner.memory for owner in chosen)
-        return DOES_NOT_FIT, 0
+        self.stop = chosen or []
+        return AFTER_STOPPING if chosen else DOES_NOT_FIT
+
+    def _processes(self) -> t.Any:
+        return self.request.gpu_memory.get("processes") if isinstance(self.request.gpu_memory, dict) else None
 
     def _check_share(self, terms: t.Mapping[str, int | None]) -> None:
         """Whether the engine's share holds what was asked for; no stopping would change that."""
@@ -610,47 +598,39 @@ class _Budget:
         if concurrency is not None and self.model is not None and not self.per_token and not self.per_sequence:
             self.problems.add("no_cache", "This model has neither KV cache nor state that is known.")
 
-    def _remedies(
-        self,
-        verdict: str,
-        terms: t.Mapping[str, int | None],
-        need: int | None,
-        outside: int,
-        stop: t.Sequence[Owner],
-        recommend: t.Mapping[str, t.Any],
-    ) -> list[dict[str, t.Any]]:
-        """What would help, the cheapest first."""
+    def _remedies(self) -> list[dict[str, t.Any]]:
+        """What would help, the cheapest first; each was tried with a budget of its own."""
         pool, request = self.pool, self.request
-        found: list[dict[str, t.Any]] = []
+        if self.need is None or pool.allocatable is None or self.model is None or self.verdict in (FITS, UNKNOWN):
+            return []
+        need, allocatable, outside, terms = self.need, pool.allocatable, self.outside, self.terms
 
-        def add(action: str, frees: int | None, message: str) -> None:
-            found.append({"action": action, "frees": frees, "message": message})
+        def evaluate(**changes: t.Any) -> Outlook:
+            return _Budget(dataclasses.replace(request, stoppable=(), **changes), self).decide()
 
-        if need is None or pool.allocatable is None or verdict in (FITS, UNKNOWN):
-            return found
-        evictable = pool.allocatable - (pool.free_now or 0)
-        if evictable > 0:
-            add("evict_page_cache", evictable, f"Evict the page cache: {format_size(evictable)} become free.")
-        if verdict == AFTER_EVICTION:
-            return found
-        cache = (terms["kv_cache"] or 0) + (terms["recurrent_state"] or 0)
-        longest = recommend["max_model_len"]
-        if request.concurrency > 1 and cache:
-            add("fewer_sequences", cache - cache // request.concurrency, "Plan for one request of full length at a time (concurrency 1).")
-        if longest and longest < self.context:
-            add("shorter_context", None, f"A context_length of at most {longest} fits beside what runs now.")
-        if self.kv_bytes == 2 and self.per_token:
-            add("fp8_kv_cache", (terms["kv_cache"] or 0) // 2, "kv_cache_dtype fp8 halves the KV cache, at some loss of accuracy.")
-        # without stopping anything
-        utilization = self._utilization(terms, outside, pool.allocatable, self.demand_kv + self.demand_state)
-        if self._asked() and utilization is not None and request.gpu_memory_utilization and utilization < request.gpu_memory_utilization:
-            saved = self._asked() - checks.asked_by_utilization(pool.total or 0, utilization)
-            add("lower_utilization", saved, f"gpu_memory_utilization {utilization:g} passes the engine's check and leaves the reserve.")
-        for owner in stop:
-            add("stop_owner", owner.memory, f"Stop {owner.kind} {owner.name} ({format_size(owner.memory)}), allowed by {owner.selector}.")
-        if verdict == DOES_NOT_FIT:
-            add("more_ranks", None, f"Split the model over more than {request.tensor_parallel * request.pipeline_parallel} nodes.")
-        return found
+        others: list[Owner] = []
+        if self.verdict == DOES_NOT_FIT and not self.problems.errors():
+            others = cheapest(permitted(self._processes()), lambda freed: self._fits_at(allocatable + freed, terms, need, outside)) or []
+        demand = self.demand_kv + self.demand_state + self._null_block()
+        advice = self._recommend(terms, need, outside, allocatable)
+        return remedies(
+            Situation(
+                request=request,
+                verdict=self.verdict,
+                need=need,
+                evictable=allocatable - (pool.free_now or 0),
+                context=self.context,
+                halvable=self.kv_bytes == 2 and self.per_token > 0,
+                utilization=self._utilization(terms, outside, allocatable, demand),
+                cache=demand,
+                fraction=advice["mem_fraction_static"],
+                sizes=sizes_that_divide(self.model, request.expert_parallel, self.sglang),
+                stages=len(self.model.layers),
+                stop=self.stop,
+                others=others,
+                evaluate=evaluate,
+            )
+        )
 
 
 def _figure_of(facts: t.Any, name: str) -> int | None:

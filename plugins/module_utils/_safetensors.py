@@ -335,7 +335,9 @@ def _written(raw: bytes) -> list[_Words] | None:
     position = metadata.end() if metadata else 1
     found: list[_Words] = []
     try:
-        for match in iter(_ENTRY.scanner(body, position).match, None):
+        for match in _ENTRY.finditer(body, position):
+            if match.start() != position:
+                return None
             name, dtype, shape, begin, end = match.groups()
             found.append((name.decode(), dtype, shape, int(begin), int(end)))
             position = match.end()

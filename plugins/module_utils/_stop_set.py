@@ -46,6 +46,15 @@ class Owner:
         }
 
 
+def permitted(processes: t.Any) -> list[Owner]:
+    """Owners that could be stopped if somebody permitted it; their selector is the one that would."""
+    found = stoppable_owners(processes, [Selector(f"{kind}:*", kind, "*") for kind in ("container", "unit", "process")])
+    for owner in found:
+        kind = "unit" if owner.unit or owner.kind == "user_unit" else owner.kind
+        owner.selector = f"{kind}:{owner.unit or owner.name}"
+    return found
+
+
 def stoppable_owners(processes: t.Any, selectors: t.Sequence[Selector]) -> list[Owner]:
     """Owners all of whose processes match *selectors* and none of which is protected, in the selectors' order."""
     if not isinstance(processes, list):

@@ -297,7 +297,10 @@ budget:
       type: dict
       returned: always
     remedies:
-      description: What would help, cheapest first, each with C(action), C(frees) and C(message).
+      description:
+        - What would help, cheapest first, each with C(action), C(frees) (bytes), C(settings) (this module's options to change) and C(message).
+        - Each was tried. With C(settings) the budget fits and nothing has to be stopped, but for C(stop_owner), which names the members of
+          RV(budget.stop), and C(permit_stop), of which all together have to be in O(stoppable).
       type: list
       elements: dict
       returned: always

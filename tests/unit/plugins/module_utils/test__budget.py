@@ -349,12 +349,87 @@ def test_nothing_is_recommended_where_not_even_the_weights_fit() -> None:
     assert set(budget(node(119.7, 40, 40))["recommend"].values()) == {None}
 
 
-def test_remedies_go_from_cheap_to_dear() -> None:
-    found = budget(node(119.7, 3, 78, [holder(1, 6, "a")]), concurrency=4, stoppable=["container:a"])
-    actions = [remedy["action"] for remedy in found["remedies"]]
-    order = ["evict_page_cache", "fewer_sequences", "shorter_context", "fp8_kv_cache", "lower_utilization", "stop_owner", "more_ranks"]
-    assert actions == [action for action in order if action in actions]
-    assert {"evict_page_cache", "fewer_sequences", "fp8_kv_cache"} <= set(actions)
+REMEDIES = [
+    "evict_page_cache",
+    "fewer_sequences",
+    "shorter_context",
+    "fp8_kv_cache",
+    "lower_utilization",
+    "higher_utilization",
+    "smaller_kv_cache",
+    "larger_kv_cache",
+    "other_fraction",
+    "together",
+    "stop_owner",
+    "permit_stop",
+    "more_ranks",
+    "other_ranks",
+]
+
+
+def actions(found: dict[str, t.Any]) -> list[str]:
+    return [remedy["action"] for remedy in found["remedies"]]
+
+
+#: What does not fit as it was asked for, and what would help.
+TROUBLES: dict[str, tuple[t.Any, dict[str, t.Any], list[str]]] = {
+    "page cache only": (node(119.7, 3, 115), {}, ["evict_page_cache"]),
+    "many long requests": (node(119.7, 3, 86), {"concurrency": 4}, ["evict_page_cache", "fewer_sequences", "shorter_context", "fp8_kv_cache", "more_ranks"]),
+    "a little too much": (node(119.7, 79, 79), {}, ["shorter_context", "fp8_kv_cache", "more_ranks"]),
+    "utilization too high": (SEED, {"gpu_memory_utilization": 0.9}, ["evict_page_cache", "lower_utilization", "permit_stop"]),
+    "the same, permitted": (
+        SEED,
+        {"gpu_memory_utilization": 0.9, "stoppable": ["container:*"]},
+        ["evict_page_cache", "lower_utilization", "stop_owner"],
+    ),
+    "utilization too low": (SEED, {"gpu_memory_utilization": 0.5}, ["evict_page_cache", "higher_utilization", "more_ranks"]),
+    "cache too small": (node(), {"kv_cache_memory": GIB}, ["evict_page_cache", "shorter_context", "larger_kv_cache", "more_ranks"]),
+    "cache too large": (node(), {"kv_cache_memory": 60 * GIB}, ["evict_page_cache", "smaller_kv_cache", "more_ranks"]),
+    "static fraction too small": (node(), {"engine": "sglang", "mem_fraction_static": 0.5}, ["evict_page_cache", "other_fraction", "more_ranks"]),
+    "one rank": (node(), {"tensor_parallel": 1}, ["evict_page_cache", "more_ranks"]),
+    "three ranks": (node(), {"tensor_parallel": 3}, ["evict_page_cache", "more_ranks"]),
+    "all of it together": (node(119.7, 78, 78), {"concurrency": 40, "reserve": 7 * GIB}, ["together", "more_ranks"]),
+    "somebody's notebook": (node(119.7, 60, 60, [holder(7, 40, "notebook")]), {}, ["permit_stop", "more_ranks"]),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_remedies_help_and_go_from_cheap_to_dear(trouble: str) -> None:
+    """Each is tried here as a user would: with its settings the budget fits, and nothing has to be stopped that it does not name."""
+    gpu_memory, request, wanted = TROUBLES[trouble]
+    found = budget(gpu_memory, **request)
+    assert actions(found) == wanted
+    assert wanted == [action for action in REMEDIES for _again in range(wanted.count(action))]
+    for remedy in found["remedies"]:
+        assert remedy["message"].endswith(".")
+        if remedy["action"] in ("evict_page_cache", "stop_owner"):
+            assert remedy["frees"] > 0
+            continue
+        again = budget(gpu_memory, **{**{name: value for name, value in request.items() if name != "stoppable"}, **remedy["settings"]})
+        expected = ("fits_after_stopping",) if remedy["action"] == "permit_stop" else ("fits", "fits_after_cache_eviction")
+        assert again["verdict"] in expected, remedy
+        if remedy["action"] != "permit_stop" and remedy["frees"]:
+            assert found["need"] - again["need"] == remedy["frees"]
+
+
+def test_a_remedy_says_how_much_is_possible() -> None:
+    tight = node(119.7, 86, 86)
+    remedies = {remedy["action"]: remedy["settings"] for remedy in budget(tight, concurrency=4)["remedies"]}
+    most = remedies["fewer_sequences"]["concurrency"]
+    assert budget(tight, concurrency=most + 1)["verdict"] == "does_not_fit"
+    longest = remedies["shorter_context"]["context_length"]
+    assert longest % 1024 == 0
+    assert budget(tight, concurrency=4, context_length=longest + 1024)["verdict"] == "does_not_fit"
+
+
+def test_protected_owners_are_never_a_remedy() -> None:
+    """A display server, and a container whose memory the driver does not tell."""
+    desktop = {**holder(7, 40, "gnome", kind="desktop"), "protected": "a desktop"}
+    assert "permit_stop" not in actions(budget(node(119.7, 60, 60, [desktop, holder(8, None, "x")])))
+
+
+def test_what_nothing_helps_has_no_remedy() -> None:
+    assert budget(node(119.7, 5, 5))["remedies"] == []
 
 
 # other engines --------------------------------------------------------------------------------------------------

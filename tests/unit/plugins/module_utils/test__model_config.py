@@ -128,7 +128,7 @@ BAD_FIELDS: list[tuple[str, t.Any, str]] = [
     ("num_hidden_layers", True, "config_bad_type"),
     ("num_attention_heads", 1e300, "config_out_of_range"),
     ("num_attention_heads", float("nan"), "config_bad_type"),
-    ("num_key_value_heads", [8], "config_bad_type"),
+    ("num_key_value_heads", [8, "8"], "config_bad_type"),
     ("head_dim", -128, "config_out_of_range"),
     ("hidden_size", 10**400, "config_out_of_range"),
     ("layer_types", "full_attention", "config_bad_type"),

@@ -165,7 +165,7 @@ def test_lying_files_are_problems(lie: str, tmp_path: pathlib.Path) -> None:
 
 _NAMES = st.lists(
     st.one_of(
-        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=11),
         st.builds("model.layers.{}.mlp.experts.{}.up_proj.weight".format, st.integers(0, 2), st.integers(0, 3)),
     ),
     max_size=8,
