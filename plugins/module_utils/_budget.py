@@ -25,7 +25,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._kv import (
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_config import MAX_CONTEXT, SLIDING, Model, parse_model
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._overheads import CONTEXT_FREE, Terms, overhead_terms
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._pool import Pool, read_pool
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._pool import Pool, memory_of, read_pool
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._remedies import Outlook, Situation, remedies
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._request import Request
@@ -587,7 +587,7 @@ class _Budget:
                 f"Only {format_size(pool.free_now)} are free now, {format_size(pool.allocatable)} after the page cache is evicted; "
                 "before that the CUDA context or the load can fail.",
             )
-        totals = [figure for figure in (_figure_of(peer, "total") for peer in request.peers) if figure]
+        totals = [figure for figure in (memory_of(peer, "total") for peer in request.peers) if figure]
         if pool.total and any(abs(total - pool.total) > pool.total // 100 for total in totals):
             self.problems.add("nodes_differ", "The nodes' memory differs by more than 1 %: a utilization means another amount on each; prefer kv_cache_memory.")
         if self.sglang and totals:
@@ -633,12 +633,6 @@ class _Budget:
         )
 
 
-def _figure_of(facts: t.Any, name: str) -> int | None:
-    memory = facts.get("memory") if isinstance(facts, dict) else None
-    value = memory.get(name) if isinstance(memory, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
 def _available_of(facts: t.Any) -> int | None:
-    value = _figure_of(facts, "available")
-    return value if value is not None else _figure_of(facts, "allocatable")
+    value = memory_of(facts, "available")
+    return value if value is not None else memory_of(facts, "allocatable")

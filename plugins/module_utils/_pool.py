@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems, shown
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 
 #: More than any node has (64 TiB): facts may come from a file.
 _MAX_BYTES: t.Final = 1 << 46
@@ -84,11 +85,24 @@ def _device_pool(klass: str, facts: dict[str, t.Any], available: int | None, pro
     return Pool(klass, min(totals) if totals else None, free, free, free, False)
 
 
+def memory_of(facts: t.Any, name: str) -> int | None:
+    """One figure of a node's memory; None where the facts do not have it. For other nodes, of which nothing is complained."""
+    memory = facts.get("memory") if isinstance(facts, dict) else None
+    return _figure(memory, name, Problems()) if isinstance(memory, dict) else None
+
+
 def _figure(source: t.Mapping[str, t.Any], name: str, problems: Problems) -> int | None:
+    """Bytes, as a number or as text with a unit, as somebody writes it who has no facts."""
     value = source.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_BYTES:
+    size = value
+    if isinstance(value, str):
+        try:
+            size = parse_size(value, name)
+        except SizeError:
+            size = None
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size <= _MAX_BYTES:
         problems.add("facts_bad_figure", f"gpu_memory has {name} {shown(value)}; it is ignored.")
         return None
-    return int(value)
+    return int(size)

@@ -41,6 +41,7 @@ options:
   gpu_memory:
     description:
       - The C(gpu_memory) dictionary of M(unimem.dgx_spark.gpu_memory_facts). Parts of it are enough.
+      - Where you write it yourself, sizes may be text with a unit such as V(119.7 GiB).
       - If not set, it is read now, on the machine where the module runs.
     type: dict
   peers:
@@ -199,9 +200,9 @@ EXAMPLES = r"""
     gpu_memory:
       class: unified
       memory:
-        total: 128526909440
-        free: 110000000000
-        available: 121000000000
+        total: 119.7 GiB
+        free: 102 GiB
+        available: 112 GiB
     fail: false
   delegate_to: localhost
   register: plan

@@ -7,7 +7,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._pool import Pool, read_pool
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._pool import Pool, memory_of, read_pool
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems
 
 
@@ -50,11 +50,23 @@ def test_unknown_pools(facts: t.Any) -> None:
     assert "pool_unknown" in codes
 
 
-@pytest.mark.parametrize("value", [-1, "5", True, float("nan"), float("inf"), 10**30, []])
+@pytest.mark.parametrize("value", [-1, "5 G", "much", True, float("nan"), float("inf"), 10**30, []])
 def test_bad_figures_are_ignored(value: t.Any) -> None:
     pool, codes, _assumptions = read({"class": "unified", "memory": {"available": 900, "allocatable": value}})
     assert "facts_bad_figure" in codes
     assert pool.allocatable == 900
+
+
+def test_sizes_may_be_text() -> None:
+    pool, codes, _assumptions = read({"class": "unified", "memory": {"total": "119.7 GiB", "free": "3.3 GB", "available": "1000"}})
+    assert (pool.total, pool.free_now, pool.available) == (int(119.7 * 2**30), 1000, 1000)
+    assert not codes
+    assert memory_of({"memory": {"total": "1 KiB"}}, "total") == 1024
+
+
+@pytest.mark.parametrize("facts", [None, [], {}, {"memory": 7}, {"memory": {"total": "x"}}, {"memory": {"total": -1}}])
+def test_other_nodes_of_which_nothing_is_known(facts: t.Any) -> None:
+    assert memory_of(facts, "total") is None
 
 
 def test_classes_that_need_a_word() -> None:
