@@ -9,6 +9,7 @@ Everything here is arithmetic on what the other modules read; nothing is started
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing as t
 
@@ -29,8 +30,10 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._pool import Pool
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._problems import Problems
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._remedies import Outlook, Situation, remedies
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._request import Request
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._safetensors import Tensor
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stop_set import Owner, cheapest, permitted, stoppable_owners
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tensors import expected_tensors
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import AFTER_EVICTION, AFTER_STOPPING, DOES_NOT_FIT, FIT_VERDICTS, FITS, UNKNOWN
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._weights import Split, Weights, weights_of
 
@@ -63,6 +66,7 @@ class _Budget:
         self.model: Model | None = like.model if like else parse_model(request.config, self.problems, request.hf_quant)
         #: What the model's layers make of each setting: plan, bytes a token, bytes a sequence.
         self.layouts: dict[KvSettings, tuple[Plan | None, int, int]] = like.layouts if like else {}
+        self.listing: t.Callable[[], list[Tensor]] = like.listing if like else functools.lru_cache(maxsize=1)(self._expected)
         self.weights: Weights | None = None
         self.context = request.context_length or 0
         self.tokens = request.max_num_batched_tokens or 0
@@ -159,7 +163,7 @@ class _Budget:
         if self.like is not None and self._ranks() == self.like._ranks():
             self.weights = self.like.weights
         else:
-            self.weights = weights_of(model, request.checkpoint, request.weight_bytes, split, self.problems, self.assumptions)
+            self.weights = weights_of(model, request.checkpoint, request.weight_bytes, split, self.problems, self.assumptions, self.listing)
         if request.pipeline_parallel > len(model.layers):
             return
         if settings not in self.layouts:
@@ -181,6 +185,9 @@ class _Budget:
             self.demand_kv = int(whole) - self.demand_state
         if any(layer.attention and layer.attention.kind == SLIDING for layer in model.layers):
             self.assumptions.append("SGLang's pool for sliding-window layers is not modelled; they are counted as full attention.")
+
+    def _expected(self) -> list[Tensor]:
+        return expected_tensors(self.model) if self.model else []
 
     def _ranks(self) -> tuple[int, int]:
         return self.request.tensor_parallel, self.request.pipeline_parallel

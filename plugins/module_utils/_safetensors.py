@@ -281,6 +281,7 @@ class _Listing:
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[str, str, _Known], int] = {}
+        self._names: set[str] = set()
         #: By the words of a header; checked once, as the same few come again and again.
         self._shapes: dict[tuple[t.Any, t.Any], _Known] = {}
 
@@ -296,7 +297,7 @@ class _Listing:
         return self._take(_described(name, entry) for name, entry in header.items())
 
     def _take(self, entries: t.Iterable[_Words]) -> tuple[int, int]:
-        shapes, tensors = self._shapes, self._tensors
+        shapes, tensors, names = self._shapes, self._tensors, self._names
         count = held = last = 0
         for name, dtype, shape, begin, end in entries:
             known = shapes.get((dtype, shape))
@@ -305,6 +306,14 @@ class _Listing:
             size = known[2]
             if end - begin != size or begin < 0 or end >= _MAX_SIZE:
                 raise _FileError(f"has tensor {shown(name)} at {begin} to {end}, of which shape and dtype make {size} bytes")
+            count += 1
+            held += size
+            if end > last:
+                last = end
+            if name in names:
+                # the same checkpoint in one file and in shards: an engine loads a name once
+                continue
+            names.add(name)
             before, experts, rest = name.partition(".experts.")
             if experts:
                 number, _dot, rest = rest.partition(".")
@@ -312,10 +321,6 @@ class _Listing:
                     before, rest = name, ""
             key = (before, rest, known)
             tensors[key] = tensors.get(key, 0) + 1
-            count += 1
-            held += size
-            if end > last:
-                last = end
         if held != last:
             raise _FileError("has a header whose tensors overlap or leave gaps")
         return count, last

@@ -219,11 +219,21 @@ def _stage(name: str, part: str, last: str, model: Model, stages: list[tuple[int
     return next((index for index, (first, end) in enumerate(stages) if first <= number < end), len(stages) - 1)
 
 
-def weights_of(model: Model, checkpoint: Checkpoint | None, given: int | None, split: Split, problems: Problems, assumptions: list[str]) -> Weights | None:
+def weights_of(
+    model: Model,
+    checkpoint: Checkpoint | None,
+    given: int | None,
+    split: Split,
+    problems: Problems,
+    assumptions: list[str],
+    listing: t.Callable[[], list[Tensor]] | None = None,
+) -> Weights | None:
     """Weights of one rank, from the best source there is; None: they cannot be known.
 
     In this order: the headers of the files; a total in bytes (*given*, or of the index), of which the configuration tells
     what is replicated and what is not loaded.
+
+    :param listing: gives expected_tensors(model), where it was made before.
     """
     if checkpoint is not None and checkpoint.complete and checkpoint.tensors:
         found = sum_weights(_cast(checkpoint.tensors, model, assumptions), model, split)
@@ -233,13 +243,12 @@ def weights_of(model: Model, checkpoint: Checkpoint | None, given: int | None, s
     if total is None:
         problems.error("weights_unknown", "The size of the weights is unknown: give the model directory with its safetensors files or index, or weight_bytes.")
         return None
-    found = _from_total(total, model, split, problems, assumptions)
+    found = _from_total(total, model, listing() if listing else expected_tensors(model), split, problems, assumptions)
     found.source = "weight_bytes" if given is not None else checkpoint.source if checkpoint is not None else ""
     return found
 
 
-def _from_total(total: int, model: Model, split: Split, problems: Problems, assumptions: list[str]) -> Weights:
-    expected = expected_tensors(model)
+def _from_total(total: int, model: Model, expected: list[Tensor], split: Split, problems: Problems, assumptions: list[str]) -> Weights:
     parts = {TEXT: 0, VISION: 0, MTP: 0, SKIPPED: 0}
     for tensor in expected:
         parts[part_of(tensor.name, model)] += tensor.size * tensor.copies

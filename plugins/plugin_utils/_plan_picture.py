@@ -128,4 +128,3 @@ def _list(title: str, entries: Sequence[t.Any], tag: str) -> list[str]:
 
 def _text(value: object, limit: int = 300) -> str:
     return html.escape(printable(value, limit))
-

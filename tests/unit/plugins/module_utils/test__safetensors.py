@@ -161,6 +161,16 @@ def test_lying_files_are_problems(lie: str, tmp_path: pathlib.Path) -> None:
     assert not found.tensors
 
 
+def test_a_name_in_two_files_counts_once(tmp_path: pathlib.Path) -> None:
+    """One file and its shards side by side, without an index."""
+    write_shard(tmp_path / "model.safetensors", SMALL)
+    write_shard(tmp_path / "model-00001-of-00002.safetensors", SMALL[:2])
+    write_shard(tmp_path / "model-00002-of-00002.safetensors", SMALL[2:])
+    found, codes = read(tmp_path)
+    assert not codes
+    assert sum(tensor.size * tensor.copies for tensor in found.tensors) == SMALL_SIZE
+
+
 # two readers of one form ------------------------------------------------------------------------------------------
 
 _NAMES = st.lists(
