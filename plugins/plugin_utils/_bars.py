@@ -243,4 +243,3 @@ def _own_ids(element: ElementTree.Element, prefix: str) -> None:
         if value is not None and "url(#" in value:
             before, _url, after = value.partition("url(#")
             element.set(name, f"{before}url(#{own(after)}")
-
