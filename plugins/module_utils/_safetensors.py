@@ -359,7 +359,7 @@ def _described(name: str, entry: t.Any) -> _Words:
         dtype = entry["dtype"]
     except (KeyError, TypeError, ValueError) as exc:
         raise _FileError(f"describes tensor {shown(name)} wrongly") from exc
-    if not isinstance(dtype, str) or type(begin) is not int or type(end) is not int:
+    if not isinstance(dtype, str) or not _is_whole(begin) or not _is_whole(end):
         raise _FileError(f"has tensor {shown(name)} with dtype {shown(dtype)} and offsets {shown(begin)}, {shown(end)}")
     return name, dtype, shape, begin, end
 
@@ -374,9 +374,13 @@ def _checked(name: str, dtype: str | bytes, shape: tuple[t.Any, ...] | bytes) ->
     bits = _BITS.get(dtype, 0)
     if not bits:
         raise _FileError(f"has tensor {shown(name)} of unknown dtype {shown(dtype)}")
-    if len(shape) > 16 or not all(type(value) is int and 0 <= value < _MAX_SIZE for value in shape):
+    if len(shape) > 16 or not all(_is_whole(value) and 0 <= value < _MAX_SIZE for value in shape):
         raise _FileError(f"has tensor {shown(name)} with shape {shown(shape)}")
     return dtype, shape, -(-math.prod(shape) * bits // 8)
+
+
+def _is_whole(value: t.Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _read_header(path: str, listing: _Listing) -> tuple[int, int, int]:

@@ -20,9 +20,9 @@ import io
 import logging
 import typing as t
 import warnings
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB, format_size
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._text import printable

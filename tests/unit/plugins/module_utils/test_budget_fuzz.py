@@ -112,7 +112,7 @@ def check(**request: t.Any) -> dict[str, t.Any]:
     assert found["verdict"] in VERDICTS
     text = json.dumps(found, allow_nan=False)
     assert len(text) < 200_000, "a hostile input must not be multiplied into the result"
-    assert all(value is None or type(value) is int and value >= 0 for value in found["terms"].values())
+    assert all(value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0) for value in found["terms"].values())
     assert found["need"] is None or found["need"] == sum(value for value in found["terms"].values() if value is not None)
     if found["fits"]:
         assert not [problem for problem in found["problems"] if problem["severity"] == "error"]
