@@ -60,7 +60,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import group_state
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import group_state
 
 
 def rank_group(plan: Any, containers: Any) -> dict[str, Any]:

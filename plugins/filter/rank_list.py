@@ -61,7 +61,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import rank_list as ranks_of
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import rank_list as ranks_of
 
 
 def rank_list(containers: Any, deployment: Any = "default") -> list[dict[str, Any]]:

@@ -169,12 +169,31 @@ class EngineApi:
         """Send a signal to the container's first process, the way the engine does. Raises EngineError."""
         self._call("POST", f"/containers/{container_id}/kill?signal={urllib.parse.quote(name, safe='')}")
 
+    def list_labelled(self, labels: t.Sequence[str]) -> list[dict[str, t.Any]]:
+        """The engine's own rows of all containers, stopped ones too, that have these labels (``name`` or ``name=value``). Raises EngineError."""
+        filters = urllib.parse.quote(json.dumps({"label": list(labels)}))
+        listed = self._call("GET", f"/containers/json?all=1&filters={filters}")
+        return [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+
+    def stop(self, container_id: str, seconds: int) -> None:
+        """Ask a container to end, kill it after so many seconds, and wait for that. Raises EngineError."""
+        self._call("POST", f"/containers/{container_id}/stop?t={seconds}", patience=seconds)
+
+    def remove(self, container_id: str) -> None:
+        """Remove a stopped container with its anonymous volumes; one that is gone is fine. Raises EngineError."""
+        try:
+            self._call("DELETE", f"/containers/{container_id}?v=1")
+        except EngineError as exc:
+            if exc.code != "missing":
+                raise
+
     def start(self, container_id: str) -> None:
         """Start a stopped container; one that runs already is fine. Raises EngineError."""
         self._call("POST", f"/containers/{container_id}/start")
 
-    def _call(self, method: str, path: str, body: t.Any = None) -> t.Any:
-        connection = _UnixConnection(self.socket_path, self._timeout)
+    def _call(self, method: str, path: str, body: t.Any = None, patience: float = 0.0) -> t.Any:
+        timeout = self._timeout + patience
+        connection = _UnixConnection(self.socket_path, timeout)
         try:
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {"Content-Type": "application/json"} if text else {})
@@ -187,7 +206,7 @@ class EngineApi:
             raise EngineError("denied", f"using {self.socket_path} is not permitted: become root, or a member of the engine's group") from exc
         except socket.timeout as exc:
             # Not a TimeoutError before Python 3.10.
-            raise EngineError("hung", f"the container engine at {self.socket_path} has not answered within {self._timeout:.0f} s") from exc
+            raise EngineError("hung", f"the container engine at {self.socket_path} has not answered within {timeout:.0f} s") from exc
         except (OSError, http.client.HTTPException) as exc:
             raise EngineError("failed", f"the container engine at {self.socket_path} failed: {exc}") from exc
         finally:

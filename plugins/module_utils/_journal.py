@@ -12,18 +12,11 @@ open keeps the state found by the run that wrote it, whatever later runs find.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import (
-    PathError,
-    open_private_directory,
-    open_private_file,
-    read_all,
-    write_all,
-)
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError, read_private_file, replace_private_file
 
 VERSION = 1
 FORMAT = "unimem.dgx_spark eviction journal"
@@ -62,15 +55,7 @@ class Journal:
     def load(self) -> Journal:
         """Read the file, if there is one. Raises JournalError when it is not ours, damaged, or newer than this code."""
         try:
-            parent = open_private_directory(self._directory)
-            try:
-                descriptor = open_private_file(parent, self._name, os.O_RDONLY)
-                try:
-                    text = read_all(descriptor, _MAX_BYTES)
-                finally:
-                    os.close(descriptor)
-            finally:
-                os.close(parent)
+            text = read_private_file(self._directory, self._name, _MAX_BYTES)
         except PathError as exc:
             if exc.missing:
                 return self
@@ -119,36 +104,12 @@ class Journal:
         self.entries = [entry for entry in self.entries if id(entry) not in dropped]
         document = {"format": FORMAT, "version": VERSION, "entries": self.entries}
         data = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
-        beside = f".{self._name}.new"
         try:
-            parent = open_private_directory(self._directory, create=True)
-            try:
-                self._check_target(parent)
-                # Of a run that died while writing. The directory is ours alone and the node is locked.
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(beside, dir_fd=parent)
-                descriptor = open_private_file(parent, beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-                try:
-                    write_all(descriptor, data)
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-                os.rename(beside, self._name, src_dir_fd=parent, dst_dir_fd=parent)
-                os.fsync(parent)
-            finally:
-                os.close(parent)
+            replace_private_file(self._directory, self._name, data)
         except PathError as exc:
             raise JournalError(f"journal {self.path}: {exc}", denied=exc.denied) from exc
         except OSError as exc:
             raise JournalError(f"journal {self.path} cannot be written: {exc.strerror}", denied=isinstance(exc, PermissionError)) from exc
-
-    def _check_target(self, parent: int) -> None:
-        """What is there under our name must be a journal of ours, or nothing."""
-        try:
-            os.close(open_private_file(parent, self._name, os.O_RDONLY))
-        except PathError as exc:
-            if not exc.missing:
-                raise
 
 
 def _parse(path: str, text: bytes) -> list[dict[str, t.Any]]:

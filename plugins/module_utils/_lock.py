@@ -11,11 +11,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError, open_private_directory, open_private_file
 
+#: Held while a module stops or restores something on this node.
 LOCK_NAME = "reclaim.lock"
+
+#: Pause between two tries for a lock: nobody announces that it is free.
+_RETRY = 0.2
+
+
+def lock_directory() -> str:
+    """Where the node's locks are: a directory that only we can write to, gone with the boot like everything that they guard."""
+    uid = os.geteuid()
+    return "/run/unimem" if uid == 0 else f"/run/user/{uid}/unimem"
 
 
 class LockError(Exception):
@@ -27,15 +38,17 @@ class LockError(Exception):
 
 
 class NodeLock:
-    """The lock of a node, as a context manager.
+    """The lock of a node, as a context manager. With ``wait`` it is tried for so many seconds.
 
     It is a flock, so the kernel gives it back when the holder dies, however it dies. The file stays: removing it would let
     two processes lock two files of one name.
     """
 
-    def __init__(self, directory: str, who: t.Mapping[str, t.Any]) -> None:
-        self.path = os.path.join(directory, LOCK_NAME)
+    def __init__(self, directory: str, who: t.Mapping[str, t.Any], name: str = LOCK_NAME, wait: float = 0.0) -> None:
+        self.path = os.path.join(directory, name)
         self._directory = directory
+        self._name = name
+        self._wait = wait
         self._who = dict(who)
         self._descriptor = -1
 
@@ -43,17 +56,22 @@ class NodeLock:
         try:
             parent = open_private_directory(self._directory, create=True)
             try:
-                self._descriptor = open_private_file(parent, LOCK_NAME, os.O_RDWR | os.O_CREAT)
+                self._descriptor = open_private_file(parent, self._name, os.O_RDWR | os.O_CREAT)
             finally:
                 os.close(parent)
         except PathError as exc:
             raise LockError(f"the lock {self.path} cannot be used: {exc}") from exc
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            holder = self._read()
-            self._close()
-            raise LockError(f"another run is at work on this node: {_describe(holder)}", holder) from exc
+        deadline = time.monotonic() + self._wait
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as exc:
+                if time.monotonic() >= deadline:
+                    holder = self._read()
+                    self._close()
+                    raise LockError(f"another run is at work on this node: {_describe(holder)}", holder) from exc
+            time.sleep(_RETRY)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(self._who, sort_keys=True).encode(), 0)
         return self

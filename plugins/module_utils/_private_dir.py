@@ -8,6 +8,7 @@ PRIVATE to the collection: this file can change at any time, do not import it fr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import typing as t
@@ -157,4 +158,75 @@ def read_all(descriptor: int, limit: int) -> bytes:
         chunks.append(chunk)
 
 
-__all__: t.Sequence[str] = ("PathError", "open_private_directory", "open_private_file", "read_all", "write_all")
+def read_private_file(directory: str, name: str, limit: int) -> bytes:
+    """The bytes of a private file in a private directory. Raises PathError, with ``missing`` when there is none."""
+    parent = open_private_directory(directory)
+    try:
+        descriptor = open_private_file(parent, name, os.O_RDONLY)
+        try:
+            return read_all(descriptor, limit)
+        finally:
+            os.close(descriptor)
+    finally:
+        os.close(parent)
+
+
+def replace_private_file(directory: str, name: str, data: bytes) -> None:
+    """Put a file there as a whole: written beside, synced, renamed, the directory synced. Raises PathError and OSError.
+
+    What is there under that name must be a private file of ours, or nothing. One writer at a time: the caller holds a lock.
+    """
+    beside = f".{name}.new"
+    parent = open_private_directory(directory, create=True)
+    try:
+        try:
+            os.close(open_private_file(parent, name, os.O_RDONLY))
+        except PathError as exc:
+            if not exc.missing:
+                raise
+        # Of a run that died while writing.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=parent)
+        descriptor = open_private_file(parent, beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(beside, name, src_dir_fd=parent, dst_dir_fd=parent)
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def remove_private_files(directory: str, names: t.Iterable[str]) -> list[str]:
+    """Remove files from a private directory, and say which were there. Raises PathError and OSError."""
+    removed: list[str] = []
+    try:
+        parent = open_private_directory(directory)
+    except PathError as exc:
+        if exc.missing:
+            return removed
+        raise
+    try:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+                removed.append(name)
+        if removed:
+            os.fsync(parent)
+    finally:
+        os.close(parent)
+    return removed
+
+
+__all__: t.Sequence[str] = (
+    "PathError",
+    "open_private_directory",
+    "open_private_file",
+    "read_all",
+    "read_private_file",
+    "remove_private_files",
+    "replace_private_file",
+    "write_all",
+)

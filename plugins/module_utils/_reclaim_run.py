@@ -12,19 +12,13 @@ import os
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock, lock_directory
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import LiveNode, Node
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import RESTORE_POLICIES, Wishes
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim import SUCCESS, Options, Outcome, Reclaimer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import Restorer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selectors, refuse_wide
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, parse_size
-
-
-def lock_directory() -> str:
-    """Where the node's lock is: a directory that only we can write to, gone with the boot like everything that it guards."""
-    uid = os.geteuid()
-    return "/run/unimem" if uid == 0 else f"/run/user/{uid}/unimem"
 
 
 def run_module(params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.Any], str | None]:

@@ -15,7 +15,7 @@ import copy
 import typing as t
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import is_rank_container
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import is_rank_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import words as verdict_words
 
@@ -36,12 +36,6 @@ CAUSES: tuple[tuple[str, str], ...] = (
     ("is not a valid model", "model"),
     ("Timed out", "timeout"),
 )
-
-
-def is_rank_of(process: Mapping[str, t.Any], deployment: str) -> bool:
-    """Whether a process of the facts belongs to a rank's container of this deployment."""
-    owner = process.get("owner") or {}
-    return owner.get("kind") == "container" and is_rank_container(str(owner.get("name") or ""), deployment)
 
 
 def without_ranks(facts: Mapping[str, t.Any], deployment: str) -> dict[str, t.Any]:

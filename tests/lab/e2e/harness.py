@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,6 +114,88 @@ def run_playbook(
                 quiet=os.environ.get("UNIMEM_E2E_VERBOSE", "") == "",
             )
         )
+
+
+class Controller:
+    """A playbook under way, to be ended as a controller can end: all of its processes at once, without a word to anybody."""
+
+    def __init__(self, playbook: str, extra: Mapping[str, Any]) -> None:
+        with tempfile.NamedTemporaryFile("w", prefix="unimem-e2e-", suffix=".log", delete=False) as log:
+            self._log = Path(log.name)
+            argv = ["ansible-playbook", "-i", str(INVENTORY), str(ROOT / playbook), "-e", json.dumps(dict(extra))]
+            self._main = subprocess.Popen(argv, env={**os.environ, **_environment(None)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def pid(self) -> int:
+        """Its main process."""
+        return self._main.pid
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._main.poll() is None
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._main.send_signal(signal.SIGINT)
+
+    def wait(self, timeout: float) -> int:
+        """Its exit status, when it ends."""
+        return self._main.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL the main process, then what it had started: workers have sessions of their own."""
+        doomed = _descendants(self._main.pid)
+        self._main.kill()
+        self._main.wait()
+        for pid in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> Controller:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.running():
+            self.kill()
+        self._log.unlink()
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = list(children.get(pid, []))
+    for child in found:
+        found += children.get(child, [])
+    return found
+
+
+def wait_until(what: str, condition: Callable[[], Any], timeout: float, pause: float = 1.0) -> float:
+    """Wait for something on the hosts. Seconds that it took; fails with ``what`` when it does not come."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > timeout:
+            raise AssertionError(f"not within {timeout:.0f} s: {what}")
+        time.sleep(pause)
+    return time.monotonic() - start
+
+
+@contextlib.contextmanager
+def cut_off(namespace: str = "unimem-spark-02", link: str = "enp1s0f1np1") -> Iterator[None]:
+    """The worker behind a dead cable: no ssh, no fabric. Done from the machine, in the host's network namespace."""
+    subprocess.run(["ip", "-n", namespace, "link", "set", link, "down"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "-n", namespace, "link", "set", link, "up"], check=True)
 
 
 def run_module(module: str, arguments: str = "", pattern: str = "sparks", environment: Mapping[str, str] | None = None) -> Run:

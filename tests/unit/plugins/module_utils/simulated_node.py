@@ -334,6 +334,12 @@ class SimulatedHandle:
     def __init__(self, node: SimulatedNode, identity: Identity) -> None:
         self.node, self.identity = node, identity
 
+    def __enter__(self) -> SimulatedHandle:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     def send(self, number: int) -> None:
         proc = self.node._check(self.identity)
         if "signal" in self.node.deny:

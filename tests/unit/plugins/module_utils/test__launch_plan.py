@@ -14,16 +14,14 @@ import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import (
     PlanError,
-    container_name,
     engine_names,
     engine_plan,
     find_engine,
-    group_state,
     kv_pool,
     model_mount,
     model_name,
-    rank_list,
 )
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name, group_state, rank_list
 
 SNAPSHOT = "/home/spark/.cache/huggingface/hub/models--Qwen--Qwen3.5-122B-A10B-FP8/snapshots/0123abc"
 KEY = "s3cret-key-of-the-api"

@@ -1,0 +1,329 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# PRIVATE to this collection: it can change at any time without notice.
+
+"""node_lease from its parameters to its result: who may do what with the lease, and the words for a refusal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import typing as t
+from dataclasses import dataclass, field, replace
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lease_agent
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import (
+    FIRED_FILE,
+    FOREIGN,
+    LOCK_NAME,
+    MEMORY_FLOOR,
+    NONE,
+    OVER,
+    OWN,
+    Lease,
+    LeaseError,
+    Owner,
+    check_deployment,
+    make_owner,
+)
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, LiveLeaseNode
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import NOT_SETTLED, find_ranks, settle
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
+
+#: Seconds that the agent has to prove that it runs on this node.
+_CHECK_SECONDS = 60.0
+
+#: Seconds to wait for whoever works with the lease file, in states that do not wait for a settlement.
+_LOCK_SECONDS = 5.0
+
+#: No lease is shorter: the timer looks every 10 s, and a slow ssh takes that long.
+MIN_TTL = 15
+
+
+@dataclass
+class Wishes:
+    """The module's parameters, checked. Times in seconds."""
+
+    state: str
+    owner: Owner | None
+    deployment: str
+    journal: str
+    launch_id: str | None
+    ttl: float
+    reason: str
+    take_over: str
+    floor: int
+    floor_seconds: float
+    grace: int
+    timeout: int
+    check: bool
+
+
+@dataclass
+class Result:
+    """What is returned."""
+
+    changed: bool = False
+    message: str = ""
+    failure: str | None = None
+    state: str = NONE
+    lease: dict[str, t.Any] | None = None
+    fired: dict[str, t.Any] | None = None
+    settled: dict[str, t.Any] | None = None
+    ranks: list[dict[str, t.Any]] = field(default_factory=list)
+    evicted: list[dict[str, t.Any]] = field(default_factory=list)
+    before: str = ""
+    after: str = ""
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """The module's result."""
+        keys = ("changed", "message", "state", "lease", "fired", "settled", "ranks", "evicted")
+        return {**{key: getattr(self, key) for key in keys}, "diff": {"before": f"{self.before}\n", "after": f"{self.after}\n"}}
+
+
+def run_module(params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.Any], str | None]:
+    """Do what the module's parameters ask on this machine. Returns the result and, if it failed, what went wrong.
+
+    Raises ValueError with a sentence for parameters that cannot be meant.
+    """
+    return run(LiveLeaseNode(), params, check, _check_agent)
+
+
+def run(
+    node: LeaseNode, params: t.Mapping[str, t.Any], check: bool, prove: t.Callable[[t.Sequence[str]], str | None]
+) -> tuple[dict[str, t.Any], str | None]:
+    """As run_module, on any LeaseNode. ``prove`` runs the agent once, and says what is wrong with it."""
+    wishes = _wishes(params, check)
+    result = Result()
+    try:
+        if wishes.state == "report":
+            _look(node, wishes, result)
+        elif check:
+            _act(node, wishes, result, prove)
+        else:
+            who = {"pid": os.getpid(), "user": wishes.owner.describe() if wishes.owner else None, "state": wishes.state, "since": node.clock.date()}
+            patience = wishes.timeout if wishes.state in ("held", "settled") else _LOCK_SECONDS
+            with NodeLock(node.locks, who, LOCK_NAME, wait=patience):
+                _act(node, wishes, result, prove)
+        if wishes.state != "report":
+            _look(node, wishes, result)
+    except (LeaseError, ArchiveError) as exc:
+        result.failure = str(exc)
+    except LockError as exc:
+        result.failure = f"the lease of this node cannot be used now: {exc}"
+    if result.failure is not None:
+        result.message = result.failure
+    return result.as_dict(), result.failure
+
+
+def _wishes(params: t.Mapping[str, t.Any], check: bool) -> Wishes:
+    state = params["state"]
+    try:
+        owner = make_owner(params["owner"]) if params.get("owner") else None
+        check_deployment(params["deployment"])
+        floor = parse_size(params["floor"], "floor") if params["floor"] else 0
+    except (LeaseError, SizeError) as exc:
+        raise ValueError(str(exc)) from exc
+    if owner is None and state != "report":
+        raise ValueError(f"owner: state={state} needs one")
+    for name, least in (("ttl", MIN_TTL), ("floor_seconds", 1), ("grace", 0), ("timeout", 30)):
+        if params[name] < least:
+            raise ValueError(f"{name}: {params[name]} is too small; it must be at least {least} s")
+    journal = params["journal"] or f"/var/lib/unimem/{params['deployment']}.json"
+    if not os.path.isabs(journal):
+        raise ValueError(f"journal: {journal!r} is not an absolute path")
+    return Wishes(
+        state=state,
+        owner=owner,
+        deployment=params["deployment"],
+        journal=os.path.normpath(journal),
+        launch_id=params["launch_id"],
+        ttl=float(params["ttl"]),
+        reason=params["reason"],
+        take_over=params["take_over"] or "",
+        floor=floor,
+        floor_seconds=float(params["floor_seconds"]),
+        grace=params["grace"],
+        timeout=params["timeout"],
+        check=check,
+    )
+
+
+def _seen(node: LeaseNode, wishes: Wishes, lease: Lease | None) -> str:
+    return NONE if lease is None else lease.seen_by(wishes.owner.id if wishes.owner else None, node.clock)
+
+
+def _look(node: LeaseNode, wishes: Wishes, result: Result) -> None:
+    """What there is now: for every state, also after it was acted upon."""
+    lease = node.store.load()
+    result.state = _seen(node, wishes, lease)
+    result.lease = None if lease is None else lease.public(node.clock)
+    result.fired = node.store.fired()
+    try:
+        result.ranks = [{**rank.row, "host": None} for rank in find_ranks(node.engines()[0], wishes.deployment)]
+        for row in result.ranks:
+            del row["host"]
+        result.evicted = [
+            {"kind": entry["kind"], "name": entry.get("name"), "restore": entry.get("restore"), "state": entry["state"]}
+            for entry in Journal(wishes.journal).load().open_entries
+        ]
+    except (EngineError, JournalError) as exc:
+        result.message = f"not all could be read: {exc}"
+    if not result.message:
+        result.message = "there is no lease on this node" if lease is None else _describe(result.state, lease, node)
+
+
+def _describe(state: str, lease: Lease, node: LeaseNode) -> str:
+    whose = {OWN: "the lease is held by this run", FOREIGN: "the lease is another run's", OVER: "the lease has run out and was not settled"}
+    return f"{whose[state]}: {lease.describe(node.clock)}"
+
+
+def _act(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.Sequence[str]], str | None]) -> None:
+    lease = node.store.load()
+    state = _seen(node, wishes, lease)
+    result.before = result.after = state if lease is None else _describe(state, lease, node)
+    if wishes.state == "released":
+        _release(node, wishes, result, lease)
+    elif wishes.state == "renewed":
+        _renew(node, wishes, result, lease)
+    else:
+        if lease is not None and state != OWN:
+            _take(node, wishes, result, lease, state)
+        if wishes.state == "held" and result.failure is None:
+            if lease is not None and state == OWN:
+                _mend(node, wishes, result, lease)
+            else:
+                _hold(node, wishes, result, prove)
+
+
+def _release(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease | None) -> None:
+    """Let our own lease go, run out or not. Somebody else's is none of our business: nothing of ours is held then, as asked."""
+    if wishes.owner is None or lease is None or lease.owner.id != wishes.owner.id:
+        return
+    result.changed = True
+    result.after = "released"
+    if not wishes.check:
+        _lease_agent.clean_up(node)
+
+
+def _renew(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease | None) -> None:
+    """Ours, and the node did nothing by itself: then it goes on, also where it had just run out and nobody noticed."""
+    fired = node.store.fired() if wishes.owner else None
+    own_fired = fired if fired is not None and wishes.owner is not None and fired["owner"].get("id") == wishes.owner.id else None
+    if lease is None or wishes.owner is None or lease.owner.id != wishes.owner.id or lease.attempts:
+        result.failure = "the lease of this run is lost, and with it what it had begun on this node"
+        if own_fired is not None:
+            result.failure += f": at {own_fired.get('at')} the node acted by itself ({own_fired.get('reason')}): {own_fired.get('detail')}"
+        elif lease is not None and lease.owner.id != (wishes.owner.id if wishes.owner else ""):
+            result.failure += f": it is held by {lease.describe(node.clock)}"
+        return
+    if own_fired is not None and own_fired.get("reason") == MEMORY_FLOOR and own_fired.get("began_at") == lease.began_at:
+        # Renewed all the same: whoever undoes the launch now needs the node for it.
+        result.failure = f"at {own_fired.get('at')} the node acted by itself: {own_fired.get('detail')}"
+    result.changed = True
+    renewed = lease.renewed(node.clock, wishes.ttl, wishes.launch_id)
+    result.after = _describe(OWN, renewed, node)
+    if wishes.check:
+        return
+    node.store.save(renewed)
+    _mend(node, wishes, result, renewed)
+
+
+def _mend(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease) -> None:
+    """Somebody may have stopped what looks at the lease."""
+    guard = lease.floor > 0
+    if node.units.missing(guard):
+        result.changed = True
+        if not wishes.check:
+            node.units.arm(_command(node), guard, lease.ttl)
+
+
+def _take(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease, state: str) -> None:
+    """Settle a lease that is over, or that the user says is; refuse one that lives."""
+    if state == FOREIGN and wishes.take_over != lease.owner.id:
+        result.failure = (
+            f"another run holds this node: {lease.describe(node.clock)}. Nothing was touched. Wait until it has ended; if you know that it is dead, "
+            f"take its lease over (take_over: '{lease.owner.id}')"
+        )
+        return
+    result.changed = True
+    result.after = "settled"
+    if wishes.check:
+        return
+    done = settle(node, lease)
+    result.settled = {**done.as_dict(), "lease": lease.public(node.clock)}
+    if done.verdict == NOT_SETTLED:
+        result.failure = f"a lease that ran out could not be settled: {done.message}. It was of {lease.describe(node.clock)}"
+        return
+    _lease_agent.clean_up(node)
+
+
+def _hold(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.Sequence[str]], str | None]) -> None:
+    if wishes.owner is None:
+        return
+    clock = node.clock
+    lease = Lease(
+        owner=wishes.owner,
+        deployment=wishes.deployment,
+        journal=wishes.journal,
+        launch_id=wishes.launch_id or "",
+        boot_id=clock.boot_id(),
+        began=clock.boottime(),
+        began_at=clock.date(),
+        expires=clock.boottime() + wishes.ttl,
+        expires_at=clock.date(wishes.ttl),
+        ttl=wishes.ttl,
+        reason=wishes.reason,
+        floor=wishes.floor,
+        floor_seconds=wishes.floor_seconds,
+        grace=wishes.grace,
+        timeout=wishes.timeout,
+    )
+    result.changed = True
+    result.after = _describe(OWN, lease, node)
+    if wishes.check:
+        return
+    try:
+        engines, problems = node.engines()
+        if problems:
+            raise LeaseError("; ".join(problems))
+        standing = [rank.id for rank in find_ranks(engines, wishes.deployment) if rank.row["running"]]
+    except EngineError as exc:
+        raise LeaseError(str(exc)) from exc
+    lease = replace(lease, standing=standing, journal_digest=node.journal_digest(wishes.journal))
+    node.store.write_bytes(_lease_agent.ARCHIVE, build_archive("_lease_agent"))
+    command = _command(node)
+    wrong = prove(command)
+    if wrong:
+        node.store.remove(_lease_agent.ARCHIVE)
+        raise LeaseError(f"the node cannot guard itself: '{' '.join(command)} check' {wrong}; nothing was touched")
+    node.store.remove(FIRED_FILE)
+    # First the file, then what looks at it: a file without a timer only makes others wait.
+    node.store.save(lease)
+    try:
+        node.units.arm(command, lease.floor > 0, wishes.ttl)
+    except LeaseError:
+        _lease_agent.clean_up(node)
+        raise
+
+
+def _command(node: LeaseNode) -> list[str]:
+    """How the agent is run: by the Python that runs this, and nothing of a user's."""
+    return [sys.executable or "/usr/bin/python3", "-I", "-B", os.path.join(node.store.directory, _lease_agent.ARCHIVE)]
+
+
+def _check_agent(command: t.Sequence[str]) -> str | None:
+    done = LiveWorld().run([*command, "check"], _CHECK_SECONDS)
+    if done.rc == 0 and done.stdout.strip() == "ready":
+        return None
+    if done.timed_out:
+        return f"has not ended within {_CHECK_SECONDS:.0f} s"
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return f"ended with status {done.rc}: {lines[-1] if lines else 'no message'}"

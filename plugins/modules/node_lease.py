@@ -1,0 +1,379 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_lease
+short_description: Hold a node for one run, so that the node undoes by itself what a dead run has begun
+version_added: 0.1.0
+author:
+  - the unimem.dgx_spark authors (@unimem)
+description:
+  - A playbook that dies, or that cannot reach a node any more, runs neither C(rescue) nor C(always) there. A node with a lease does without.
+    When the lease runs out, the node by itself stops and removes the containers of the deployment's ranks, waits for their memory, and
+    restores what its journal says was evicted. That is the code of M(unimem.dgx_spark.gpu_process_reclaim) with
+    O(unimem.dgx_spark.gpu_process_reclaim#module:state=restored), and it needs nobody, no controller, no network and no ssh.
+  - There is one lease a node. A second run is refused, with the first one's owner, start and expiry. A lease that has run out and was
+    not settled, since the node was switched off for example, is settled by whoever holds the node next.
+  - While a node is leased it can guard its memory, too. When the memory that is available stays below O(floor), the node kills the deployment's
+    ranks, before the kernel has no room left to work in.
+  - The node keeps a systemd timer that looks every 10 seconds, the guard, and a unit for the next boot. They run the code of this collection from an
+    archive in C(/var/lib/unimem/lease), which only root can read. All of it goes with the lease. What the node did by itself is kept in
+    C(/var/lib/unimem/lease/fired.json), until the node is leased again.
+options:
+  state:
+    description:
+      - V(report) only reads. It tells whose lease there is, and what the node did by itself.
+      - V(held) takes the lease for O(owner). A lease that has run out is settled first, which can take as long as O(timeout). One that lives is refused.
+        One that is held by O(owner) already is left as it is, and is not made longer.
+      - V(renewed) makes it end O(ttl) seconds from now. It fails when the lease is lost, which means that the node has acted or that somebody else holds
+        it, and also when the node has killed the ranks to save its memory. Then nothing must be started there.
+      - V(settled) settles a lease that has run out, or that O(take_over) names, and holds none.
+      - V(released) ends the lease of O(owner). What was done on the node stays as it is.
+    type: str
+    choices: [report, held, renewed, settled, released]
+    default: report
+  owner:
+    description:
+      - The run that holds the lease, as P(unimem.dgx_spark.run_owner#lookup) returns it. Required unless O(state=report).
+    type: dict
+    suboptions:
+      id:
+        description: What tells this run from all others.
+        type: str
+        required: true
+      user:
+        description: Who has started it.
+        type: str
+        default: ''
+      controller:
+        description: The name of the machine that it runs on.
+        type: str
+        default: ''
+      pid:
+        description: Its process there.
+        type: int
+        default: 0
+      started:
+        description: When it was started.
+        type: str
+        default: ''
+      host:
+        description: The machine, its boot and its PID namespace, for finding out whether the process still lives.
+        type: str
+        default: ''
+      start_time:
+        description: When the process was started, in clock ticks after the boot.
+        type: int
+        default: 0
+  deployment:
+    description: The deployment whose ranks are stopped. A rank is a container with the labels of P(unimem.dgx_spark.tp_launch#role).
+    type: str
+    default: default
+  launch_id:
+    description: The launch that is under way, for whoever reads the lease.
+    type: str
+  journal:
+    description:
+      - The journal of what was evicted, as it is given to M(unimem.dgx_spark.gpu_process_reclaim).
+      - The default is C(/var/lib/unimem/DEPLOYMENT.json).
+    type: path
+  ttl:
+    description:
+      - Seconds from now until the lease runs out.
+      - Renew it before each step, with more than that step can take. A long wait is better made of short looks that renew the lease each time, as
+        in the examples.
+      - It is counted by a clock that goes on while the machine is suspended, and that nobody sets. A boot ends every lease.
+    type: int
+    default: 300
+  reason:
+    description: Which of the evicted things the node puts back, as O(unimem.dgx_spark.gpu_process_reclaim#module:reason) has it.
+    type: str
+    choices: [failure, undeploy]
+    default: failure
+  take_over:
+    description:
+      - The RV(lease.owner.id) of a lease that may be taken over before it runs out, because its run is known to be dead.
+      - It names one run, so that nobody who came in between is taken for it.
+    type: str
+  floor:
+    description:
+      - The node kills the deployment's ranks when C(MemAvailable) stays below this, in bytes or as text with a unit such as V(2 GiB).
+      - The tightest setups that people report to work leave 2 to 4.5 GiB of 120. Below, the kernel is busy with looking for memory, and
+        the node can no longer be reached before it runs out.
+      - V(0), the default, guards nothing.
+    type: raw
+    default: 0
+  floor_seconds:
+    description: For so many seconds. A short dip while an engine starts is none.
+    type: int
+    default: 5
+  grace:
+    description: Seconds that each process of a rank has to end before it is killed, when the lease has run out.
+    type: int
+    default: 30
+  timeout:
+    description: Seconds for settling.
+    type: int
+    default: 300
+extends_documentation_fragment:
+  - unimem.dgx_spark._attributes
+  - unimem.dgx_spark._attributes.actiongroup_gpu
+attributes:
+  check_mode:
+    support: full
+    details:
+      - No lease is taken, renewed, settled or released in check mode. A lease of somebody else is refused as it would be.
+  diff_mode:
+    support: full
+  idempotent:
+    support: partial
+    details:
+      - O(state=renewed) moves the end of the lease every time, and reports that.
+notes:
+  - It needs root, and systemd on the node. The node's Python has to be 3.9 or newer.
+  - Settling is tried again after 10, 30, 60, 120 and 300 seconds when something could not be undone, and after that by the next boot or the next run.
+  - A group of ranks that ran when the lease began is left alone, as long as nothing was evicted and none of them was stopped since.
+seealso:
+  - module: unimem.dgx_spark.gpu_process_reclaim
+  - plugin: unimem.dgx_spark.run_owner
+    plugin_type: lookup
+  - plugin: unimem.dgx_spark.run_has_ended
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+---
+- name: Say who holds the nodes
+  unimem.dgx_spark.node_lease:
+  register: report
+
+- name: Hold the node before anything is stopped
+  unimem.dgx_spark.node_lease:
+    state: held
+    owner: "{{ lookup('unimem.dgx_spark.run_owner') }}"
+    deployment: qwen
+    ttl: 600
+    floor: 2 GiB
+  become: true
+
+- name: Make room
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: freed
+    need: 95.8 GiB
+    stop:
+      - unit:vllm-embeddings.service
+    timeout: 300
+    journal: /var/lib/unimem/qwen.json
+  become: true
+
+# Start the ranks here, for example with the role unimem.dgx_spark.tp_launch.
+
+- name: Wait for the ranks, and renew the lease with each look
+  unimem.dgx_spark.node_lease:
+    state: renewed
+    owner: "{{ lookup('unimem.dgx_spark.run_owner') }}"
+    deployment: qwen
+    ttl: 300
+  become: true
+  register: waited
+  until: waited is failed or waited.ranks | rejectattr('ready') | length == 0
+  retries: 600
+  delay: 3
+
+- name: Let the node go
+  unimem.dgx_spark.node_lease:
+    state: released
+    owner: "{{ lookup('unimem.dgx_spark.run_owner') }}"
+    deployment: qwen
+  become: true
+"""
+
+RETURN = r"""
+state:
+  description: V(none), V(own) (of O(owner)), V(foreign), or V(expired) (whosever it was, and not settled yet).
+  returned: always
+  type: str
+  sample: own
+message:
+  description: The same in a sentence, or what went wrong.
+  returned: always
+  type: str
+lease:
+  description: The lease that is there now, or null.
+  returned: always
+  type: dict
+  contains:
+    owner:
+      description: As O(owner).
+      type: dict
+    deployment:
+      description: As O(deployment).
+      type: str
+    launch_id:
+      description: The launch that is under way, if it was told.
+      type: str
+    start:
+      description: When it was taken.
+      type: str
+    expiry:
+      description: When it runs out, by the clock on the wall.
+      type: str
+    remaining:
+      description: Seconds until then. V(0) when it has run out.
+      type: float
+    journal:
+      description: The journal that is restored from.
+      type: str
+    reason:
+      description: As O(reason).
+      type: str
+    ttl:
+      description: Seconds for which it was last renewed.
+      type: float
+    floor:
+      description: Bytes below which the node kills the ranks.
+      type: int
+    floor_seconds:
+      description: As O(floor_seconds).
+      type: float
+    attempts:
+      description: How often the node has tried in vain to settle it.
+      type: int
+  sample:
+    owner: {id: 0ddba11-4711-99, user: alice, controller: desk, pid: 4711, started: '2026-11-30T10:15:00+0000', host: '', start_time: 99}
+    deployment: default
+    launch_id: 20261130T101500Z-k3v9x2
+    start: '2026-11-30T10:15:20+0000'
+    expiry: '2026-11-30T10:20:20+0000'
+    remaining: 243.1
+    journal: /var/lib/unimem/default.json
+    reason: failure
+    ttl: 300.0
+    floor: 2147483648
+    floor_seconds: 5.0
+    attempts: 0
+fired:
+  description:
+    - What the node did by itself for the lease that is there, or for the last one. Null when it did nothing.
+  returned: always
+  type: dict
+  contains:
+    reason:
+      description: V(expired), V(memory_floor) or V(reboot). The first one, if there were several.
+      type: str
+    at:
+      description: When.
+      type: str
+    detail:
+      description: What happened, in a sentence.
+      type: str
+    owner:
+      description: Whose lease it was.
+      type: dict
+    deployment:
+      description: Whose ranks were stopped.
+      type: str
+    launch_id:
+      description: Which launch that was, if it was told.
+      type: str
+    began_at:
+      description: When the lease was taken.
+      type: str
+    verdict:
+      description: V(settled), V(untouched) or V(not_settled). Not with the reason V(memory_floor).
+      type: str
+    stopped:
+      description: The ranks that were stopped.
+      type: list
+      elements: str
+    removed:
+      description: The containers that were removed.
+      type: list
+      elements: str
+    restored:
+      description: C(verdict), C(message), C(actions) and C(notes) of the restoring.
+      type: dict
+    floor:
+      description: Bytes below which the memory stayed, with the reason V(memory_floor).
+      type: int
+    lowest:
+      description: Bytes that it came down to, with the reason V(memory_floor).
+      type: int
+    later:
+      description: What the node did after that for the same lease.
+      type: list
+      elements: dict
+  sample:
+    reason: memory_floor
+    at: '2026-11-30T10:17:31+0000'
+    detail: MemAvailable stayed below 2.0 GiB for 5 s (down to 1.2 GiB); the node killed unimem-default-rank1 to stay alive
+settled:
+  description: What was done to settle another lease, by this call. Null when there was none to settle.
+  returned: always
+  type: dict
+ranks:
+  description: The containers of the deployment's ranks on this node, as P(unimem.dgx_spark.rank_list#filter) returns them, without the host.
+  returned: always
+  type: list
+  elements: dict
+evicted:
+  description: What the journal says is evicted now.
+  returned: always
+  type: list
+  elements: dict
+diff:
+  description: The lease before and after, in a sentence each.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_run import run_module
+
+
+def main() -> None:
+    """Check the parameters, act, and return what there is."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["report", "held", "renewed", "settled", "released"], "default": "report"},
+            "owner": {
+                "type": "dict",
+                "options": {
+                    "id": {"type": "str", "required": True},
+                    "user": {"type": "str", "default": ""},
+                    "controller": {"type": "str", "default": ""},
+                    "pid": {"type": "int", "default": 0},
+                    "started": {"type": "str", "default": ""},
+                    "host": {"type": "str", "default": ""},
+                    "start_time": {"type": "int", "default": 0},
+                },
+            },
+            "deployment": {"type": "str", "default": "default"},
+            "launch_id": {"type": "str"},
+            "journal": {"type": "path"},
+            "ttl": {"type": "int", "default": 300},
+            "reason": {"type": "str", "choices": ["failure", "undeploy"], "default": "failure"},
+            "take_over": {"type": "str"},
+            "floor": {"type": "raw", "default": 0},
+            "floor_seconds": {"type": "int", "default": 5},
+            "grace": {"type": "int", "default": 30},
+            "timeout": {"type": "int", "default": 300},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result, failure = run_module(module.params, module.check_mode)
+    except ValueError as exc:
+        module.fail_json(msg=str(exc))
+    if failure:
+        module.fail_json(msg=failure, **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
