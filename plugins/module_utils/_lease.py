@@ -132,6 +132,7 @@ class Lease:
     floor_seconds: float = 5.0
     grace: int = 30
     timeout: int = 300
+    launch_directory: str = ""  # what the ranks read, removed with them
     #: The deployment's containers that ran when the lease began, and what the journal was: while both are as they were, nothing was done yet.
     standing: list[str] = field(default_factory=list)
     journal_digest: str = ""
@@ -199,6 +200,14 @@ def check_deployment(name: str) -> str:
     if not _DEPLOYMENT.fullmatch(name):
         raise LeaseError(f"deployment: {name!r} is not a name of letters, digits, '_', '.' and '-'")
     return name
+
+
+def check_launch_directory(path: str, journal: str) -> str:
+    """A directory that may be removed as a whole: below the journal's, which only root enters. Raises LeaseError."""
+    normal = os.path.normpath(path) if path else ""
+    if normal and not normal.startswith(os.path.dirname(journal) + "/"):
+        raise LeaseError(f"launch_directory: {path!r} is not below {os.path.dirname(journal)!r}, the directory of the journal")
+    return normal
 
 
 def _text(value: t.Any) -> str:
@@ -319,7 +328,7 @@ def _parse(document: t.Mapping[str, t.Any]) -> Lease:
     owner = make_owner(values.pop("owner"))
     numbers = ("began", "expires", "ttl", "floor_seconds", "retry")
     wholes = ("floor", "grace", "timeout", "attempts")
-    texts = ("deployment", "journal", "boot_id", "began_at", "expires_at", "launch_id", "reason", "journal_digest")
+    texts = ("deployment", "journal", "boot_id", "began_at", "expires_at", "launch_id", "reason", "journal_digest", "launch_directory")
     for name in texts:
         if not isinstance(values[name], str):
             raise ValueError(f"{name} is no text")
@@ -332,4 +341,5 @@ def _parse(document: t.Mapping[str, t.Any]) -> Lease:
     check_deployment(values["deployment"])
     if not os.path.isabs(values["journal"]):
         raise ValueError("journal is no absolute path")
+    check_launch_directory(values["launch_directory"], values["journal"])
     return Lease(owner=owner, **{name: values[name] for name in (*texts, *numbers, *wholes, "standing")})

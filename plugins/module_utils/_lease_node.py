@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._containers import DOCKER_SOCKETS
@@ -81,6 +82,9 @@ class LeaseNode(t.Protocol):
     def journal_digest(self, path: str) -> str:
         """A hash of the journal as it is; empty when there is none."""
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it, as far as that can be done; no link is followed."""
+
     def pause(self, seconds: float) -> None:
         """Let a moment pass."""
 
@@ -133,6 +137,10 @@ class LiveLeaseNode:
                 return hashlib.sha256(file.read(_MAX_JOURNAL)).hexdigest()
         except OSError:
             return ""
+
+    def remove_tree(self, path: str) -> None:
+        """See LeaseNode."""
+        shutil.rmtree(path, ignore_errors=True)
 
     def pause(self, seconds: float) -> None:
         """See LeaseNode."""

@@ -29,6 +29,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import (
     LeaseError,
     Owner,
     check_deployment,
+    check_launch_directory,
     make_owner,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, LiveLeaseNode
@@ -39,9 +40,6 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Liv
 
 #: Seconds that the agent has to prove that it runs on this node.
 _CHECK_SECONDS = 60.0
-
-#: Seconds to wait for whoever works with the lease file, in states that do not wait for a settlement.
-_LOCK_SECONDS = 5.0
 
 #: No lease is shorter: the timer looks every 10 s, and a slow ssh takes that long.
 MIN_TTL = 15
@@ -59,10 +57,12 @@ class Wishes:
     ttl: float
     reason: str
     take_over: str
+    settle: bool
     floor: int
     floor_seconds: float
     grace: int
     timeout: int
+    launch_directory: str
     check: bool
 
 
@@ -109,8 +109,8 @@ def run(
             _act(node, wishes, result, prove)
         else:
             who = {"pid": os.getpid(), "user": wishes.owner.describe() if wishes.owner else None, "state": wishes.state, "since": node.clock.date()}
-            patience = wishes.timeout if wishes.state in ("held", "settled") else _LOCK_SECONDS
-            with NodeLock(node.locks, who, LOCK_NAME, wait=patience):
+            # Who has it works for a moment, or settles a lease that has run out.
+            with NodeLock(node.locks, who, LOCK_NAME, wait=wishes.timeout):
                 _act(node, wishes, result, prove)
         if wishes.state != "report":
             _look(node, wishes, result)
@@ -139,19 +139,26 @@ def _wishes(params: t.Mapping[str, t.Any], check: bool) -> Wishes:
     journal = params["journal"] or f"/var/lib/unimem/{params['deployment']}.json"
     if not os.path.isabs(journal):
         raise ValueError(f"journal: {journal!r} is not an absolute path")
+    journal = os.path.normpath(journal)
+    try:
+        launch_directory = check_launch_directory(params["launch_directory"] or "", journal)
+    except LeaseError as exc:
+        raise ValueError(str(exc)) from exc
     return Wishes(
         state=state,
         owner=owner,
         deployment=params["deployment"],
-        journal=os.path.normpath(journal),
+        journal=journal,
         launch_id=params["launch_id"],
         ttl=float(params["ttl"]),
         reason=params["reason"],
         take_over=params["take_over"] or "",
+        settle=params["settle"],
         floor=floor,
         floor_seconds=float(params["floor_seconds"]),
         grace=params["grace"],
         timeout=params["timeout"],
+        launch_directory=launch_directory,
         check=check,
     )
 
@@ -253,6 +260,8 @@ def _take(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease, state: 
             f"take its lease over (take_over: '{lease.owner.id}')"
         )
         return
+    if wishes.state == "held" and not wishes.settle:
+        return  # whoever holds the node now undoes it
     result.changed = True
     result.after = "settled"
     if wishes.check:
@@ -285,6 +294,7 @@ def _hold(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.
         floor_seconds=wishes.floor_seconds,
         grace=wishes.grace,
         timeout=wishes.timeout,
+        launch_directory=wishes.launch_directory,
     )
     result.changed = True
     result.after = _describe(OWN, lease, node)

@@ -94,6 +94,8 @@ def settle(node: LeaseNode, lease: Lease) -> Settlement:
         for rank in ranks:
             rank.engine.remove(rank.id)
             done.removed.append(rank.name)
+        if lease.launch_directory:
+            node.remove_tree(lease.launch_directory)
     except EngineError as exc:
         return _failed(done, str(exc))
     except _StillThere as exc:

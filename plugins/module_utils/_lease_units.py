@@ -108,7 +108,7 @@ class LeaseUnits:
 
     def _run_transient(self, unit: str, options: t.Sequence[str], command: t.Sequence[str]) -> None:
         argv = ["systemd-run", "--quiet", "--collect", f"--unit={unit}", f"--description=unimem.dgx_spark lease: {command[-1]}"]
-        argv += ["--setenv=LC_ALL=C.UTF-8", "--property=LogLevelMax=notice", *options, "--", *command]
+        argv += ["--setenv=LC_ALL=C.UTF-8", "--property=SyslogLevel=notice", "--property=LogLevelMax=notice", *options, "--", *command]
         result = self._world.run(argv, _TIMEOUT)
         if result.rc != 0:
             why = "there is no systemd-run on this node" if result.missing else explain(result)

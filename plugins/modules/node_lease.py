@@ -99,6 +99,12 @@ options:
       - The RV(lease.owner.id) of a lease that may be taken over before it runs out, because its run is known to be dead.
       - It names one run, so that nobody who came in between is taken for it.
     type: str
+  settle:
+    description:
+      - With O(state=held), whether a lease that has run out, or that O(take_over) names, is settled first. V(false) takes the node over as it is, for a
+        run that is about to undo all of it by itself.
+    type: bool
+    default: true
   floor:
     description:
       - The node kills the deployment's ranks when C(MemAvailable) stays below this, in bytes or as text with a unit such as V(2 GiB).
@@ -116,9 +122,13 @@ options:
     type: int
     default: 30
   timeout:
-    description: Seconds for settling.
+    description: Seconds for settling, and to wait for a settlement that is under way.
     type: int
     default: 300
+  launch_directory:
+    description:
+      - A directory with what the ranks read, removed with them when the lease has run out. It has to be below the directory of O(journal).
+    type: path
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
   - unimem.dgx_spark._attributes.actiongroup_gpu
@@ -208,8 +218,30 @@ lease:
   type: dict
   contains:
     owner:
-      description: As O(owner).
+      description: Whose it is, as O(owner).
       type: dict
+      contains:
+        id:
+          description: What tells that run from all others.
+          type: str
+        user:
+          description: Who has started it.
+          type: str
+        controller:
+          description: The machine that it runs on.
+          type: str
+        pid:
+          description: Its process there.
+          type: int
+        started:
+          description: When it was started.
+          type: str
+        host:
+          description: The machine's boot and PID namespace.
+          type: str
+        start_time:
+          description: When the process was started, in clock ticks after the boot.
+          type: int
     deployment:
       description: As O(deployment).
       type: str
@@ -359,10 +391,12 @@ def main() -> None:
             "ttl": {"type": "int", "default": 300},
             "reason": {"type": "str", "choices": ["failure", "undeploy"], "default": "failure"},
             "take_over": {"type": "str"},
+            "settle": {"type": "bool", "default": True},
             "floor": {"type": "raw", "default": 0},
             "floor_seconds": {"type": "int", "default": 5},
             "grace": {"type": "int", "default": 30},
             "timeout": {"type": "int", "default": 300},
+            "launch_directory": {"type": "path"},
         },
         supports_check_mode=True,
     )

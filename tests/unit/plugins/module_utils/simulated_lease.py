@@ -169,6 +169,9 @@ class SimulatedLeaseNode:
     def journal_digest(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
 
+    def remove_tree(self, path: str) -> None:
+        self.machine.happened(f"remove {path}")
+
     def pause(self, seconds: float) -> None:
         self.machine.clock += seconds
 
@@ -185,10 +188,12 @@ class SimulatedLeaseNode:
             "ttl": 60,
             "reason": "failure",
             "take_over": None,
+            "settle": True,
             "floor": 0,
             "floor_seconds": 5,
             "grace": 30,
             "timeout": 300,
+            "launch_directory": None,
             **changes,
         }
         result, failure = run(self, parameters, check, lambda command: self.proof)

@@ -47,6 +47,16 @@ def test_when_it_runs_out_the_node_undoes_everything(node: SimulatedLeaseNode) -
     assert expire(node) == 0 and node.lease("report")["fired"] == fired
 
 
+def test_what_the_ranks_read_goes_with_them(tmp_path: Path) -> None:
+    node = SimulatedLeaseNode(tmp_path)
+    directory = str(Path(node.journal).parent / "launch" / "default")
+    node.lease("held", launch_directory=directory + "/")
+    node.add_rank()
+    node.machine.clock += 60
+    expire(node)
+    assert node.machine.log[-2:] == [f"remove {RANK}", f"remove {directory}"]
+
+
 def test_a_renewal_moves_it(node: SimulatedLeaseNode) -> None:
     node.machine.clock += 50
     node.lease("renewed")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
+import threading
 import typing as t
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lease_run
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import NodeLock
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_lease import RANK, SimulatedLeaseNode
 
@@ -184,12 +184,26 @@ def test_nothing_is_held_where_the_node_cannot_guard_itself(node: SimulatedLease
     assert files(node) == [] and node.units.left() == [] and node.lease("report")["state"] == "none"
 
 
-def test_while_the_node_settles_nobody_else_does(node: SimulatedLeaseNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lease_run, "_LOCK_SECONDS", 0.1)
+def test_while_the_node_settles_others_wait_for_it(node: SimulatedLeaseNode) -> None:
     node.lease("held")
-    with NodeLock(node.locks, {"pid": 1, "user": "the node's own timer", "state": "settling an expired lease"}, "lease.lock"):
-        assert "settling an expired lease" in node.lease("renewed")["msg"]
-        assert node.lease("report")["state"] == "own"
+    settling = NodeLock(node.locks, {"pid": 1, "user": "the node's own timer", "state": "settling an expired lease"}, "lease.lock")
+    settling.__enter__()
+    done = threading.Timer(0.5, lambda: (node.store.remove(), settling.__exit__()))
+    done.start()
+    assert node.lease("report")["state"] == "own", "to look needs no lock"
+    assert "is lost" in node.lease("renewed")["msg"]
+    done.join()
+
+
+def test_a_run_that_undoes_all_of_it_takes_the_node_as_it_is(node: SimulatedLeaseNode) -> None:
+    node.add_service()
+    node.lease("held")
+    node.evict()
+    node.machine.clock += 61
+    taken = node.lease("held", owner="b", settle=False)
+    assert taken["changed"] and taken["settled"] is None and taken["lease"]["owner"]["id"] == "b"
+    assert node.service()[0] == "inactive"
+    assert node.lease("held", owner="c", settle=False)["state"] == "foreign"
 
 
 @pytest.mark.parametrize(
@@ -202,6 +216,9 @@ def test_while_the_node_settles_nobody_else_does(node: SimulatedLeaseNode, monke
         ({"floor": "2G"}, "2G"),
         ({"deployment": "../etc"}, "deployment"),
         ({"journal": "here.json"}, "absolute"),
+        ({"launch_directory": "/etc"}, "not below"),
+        ({"launch_directory": "/var/lib/unimem/../../../etc", "journal": "/var/lib/unimem/q.json"}, "not below"),
+        ({"launch_directory": "/var/lib/unimem", "journal": "/var/lib/unimem/q.json"}, "not below"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(node: SimulatedLeaseNode, changes: dict[str, t.Any], message: str) -> None:

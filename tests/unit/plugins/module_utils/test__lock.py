@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,19 @@ def test_a_holder_that_said_nothing(tmp_path: Path) -> None:
             NodeLock(str(tmp_path / "locks"), {}).__enter__()
     finally:
         child.communicate("")
+
+
+def test_waiting_ends_with_the_holder_or_with_its_time(tmp_path: Path) -> None:
+    child = hold(tmp_path / "locks")
+    started = time.monotonic()
+    with pytest.raises(LockError, match="process 77"):
+        NodeLock(str(tmp_path / "locks"), {}, wait=0.5).__enter__()
+    assert time.monotonic() - started >= 0.5
+    threading.Timer(0.3, lambda: child.communicate("")).start()
+    with NodeLock(str(tmp_path / "locks"), {"pid": 1}, wait=30):
+        assert time.monotonic() - started < 20
+
+
+def test_locks_of_two_names_do_not_meet(tmp_path: Path) -> None:
+    with NodeLock(str(tmp_path / "locks"), {}), NodeLock(str(tmp_path / "locks"), {}, "lease.lock"):
+        assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == ["lease.lock", "reclaim.lock"]

@@ -23,6 +23,7 @@ NOT_LASTING = {
     "tp_launch_completion_prompt",
     "tp_launch_completion_tokens",
     "tp_launch_completion_timeout",
+    "tp_launch_lease",
     "tp_launch_log_lines",
 }
 
