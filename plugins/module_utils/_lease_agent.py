@@ -78,7 +78,8 @@ def _run(verb: str, directory: str) -> int:
         _say("ready")
         return 0
     if verb == "guard":
-        _lease_guard.stay_in_memory()
+        if not _lease_guard.stay_in_memory():
+            _say("this machine does not let the guard keep its memory; it goes on without")
         _lease_guard.Guard(node).watch()
         return 0
     return boot(node) if verb == "boot" else expire(node)
