@@ -30,13 +30,18 @@ DIRECTORY = "/var/lib/unimem/lease"
 
 
 @pytest.fixture
-def before(undeployed: None) -> Iterator[dict[str, dict[str, int]]]:
-    """The hosts' memory before; and after a test nothing is left that the next one would stumble over."""
+def before() -> Iterator[dict[str, dict[str, int]]]:
+    """The hosts' memory before. Undeployed first where something is there, and after a test that left something."""
+    undeploy_if_needed()
     wait_until("the service answers", answers, 60)
-    found = {host: meminfo(host) for host in HOSTS}
-    yield found
-    run = run_playbook("playbooks/undeploy_qwen.yml", extra={"deploy_take_over": True})
-    assert run.rc == 0, run.failures
+    yield {host: meminfo(host) for host in HOSTS}
+    undeploy_if_needed()
+
+
+def undeploy_if_needed() -> None:
+    if evicted() or any(ranks(host) or lease(host) for host in HOSTS):
+        run = run_playbook("playbooks/undeploy_qwen.yml", extra={"deploy_take_over": True})
+        assert run.rc == 0, run.failures
 
 
 def answers() -> bool:
