@@ -97,7 +97,7 @@ def draw(bars: Sequence[Bar], kinds: Mapping[str, Kind], title: str, description
     :raises PlottingMissing: where matplotlib is not installed.
     :raises ValueError: where there is nothing to draw.
     """
-    shown = [bar for bar in bars if any(segment.size > 0 for segment in bar.segments)]
+    shown = [entry for entry in bars if any(segment.size > 0 for segment in entry.segments)]
     if not shown:
         raise ValueError("there is nothing to draw")
     with _plotting() as (figure_class, canvas_class):
@@ -133,8 +133,8 @@ def _plotting() -> Iterator[tuple[t.Any, t.Any]]:
 
 def _paint(figure: t.Any, bars: Sequence[Bar], kinds: Mapping[str, Kind], prefix: str) -> dict[str, str]:
     """Paint the bars; return the tooltip of each segment by the id of its shape."""
-    used = [name for name in kinds if any(segment.kind == name and segment.size > 0 for bar in bars for segment in bar.segments)]
-    groups = sum(1 for before, bar in zip(("", *(bar.group for bar in bars)), bars, strict=False) if before != bar.group)
+    used = [name for name in kinds if any(segment.kind == name and segment.size > 0 for entry in bars for segment in entry.segments)]
+    groups = sum(1 for before, entry in zip(("", *(entry.group for entry in bars)), bars, strict=False) if before != entry.group)
     rows = len(bars) + _HEADING * groups
     below = 0.55 + 0.2 * -(-len(used) // _LEGEND_COLUMNS)
     height = rows * _BAR + below
@@ -142,17 +142,17 @@ def _paint(figure: t.Any, bars: Sequence[Bar], kinds: Mapping[str, Kind], prefix
     figure.patch.set_visible(False)
     axes = figure.add_axes((_LEFT / _WIDTH, below / height, (_WIDTH - _LEFT - 0.3) / _WIDTH, rows * _BAR / height))
     axes.patch.set_visible(False)
-    most = max(max(bar.pool, sum(segment.size for segment in bar.segments)) for bar in bars) / GIB
+    most = max(max(entry.pool, sum(segment.size for segment in entry.segments)) for entry in bars) / GIB
     tips: dict[str, str] = {}
     position, last = 0.0, ""
-    for number, bar in enumerate(bars):
-        if bar.group != last:
+    for number, entry in enumerate(bars):
+        if entry.group != last:
             position += _HEADING
-            axes.annotate(printable(bar.group, 80), (0, position - 0.32), **_at(_LEFT - 0.1), color=_INK, fontsize=_FONT + 1, fontweight="bold", va="center")
-        last = bar.group
-        axes.annotate(printable(bar.label, _NAME), (0, position + 0.5), **_at(_LEFT - 0.25), color=_INK, fontsize=_FONT, va="center")
+            axes.annotate(printable(entry.group, 80), (0, position - 0.32), **_at(_LEFT - 0.1), color=_INK, fontsize=_FONT + 1, fontweight="bold", va="center")
+        last = entry.group
+        axes.annotate(printable(entry.label, _NAME), (0, position + 0.5), **_at(_LEFT - 0.25), color=_INK, fontsize=_FONT, va="center")
         left = 0.0
-        for index, segment in enumerate(bar.segments):
+        for index, segment in enumerate(entry.segments):
             width = segment.size / GIB
             if width <= 0:
                 continue
@@ -163,8 +163,8 @@ def _paint(figure: t.Any, bars: Sequence[Bar], kinds: Mapping[str, Kind], prefix
             if width > _NARROW * most:
                 axes.text(left + width / 2, position + 0.5, f"{width:.1f}", color="#000000", fontsize=_FONT, ha="center", va="center")
             left += width
-        if bar.pool:
-            axes.plot([bar.pool / GIB] * 2, [position + 0.02, position + 0.98], color=_INK, linewidth=2.5, solid_capstyle="butt", clip_on=False)
+        if entry.pool:
+            axes.plot([entry.pool / GIB] * 2, [position + 0.02, position + 0.98], color=_INK, linewidth=2.5, solid_capstyle="butt", clip_on=False)
         position += 1.0
     axes.set_xlim(0, most)
     axes.set_ylim(rows, 0)

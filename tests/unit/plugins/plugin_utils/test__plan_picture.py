@@ -53,8 +53,8 @@ def bars(made: dict[str, Any]) -> dict[tuple[str, str], dict[str, int]]:
     holders = [{"kind": "container", "name": "vllm_embeddings", "memory": int(11.7 * GIB)}]
     for name, node in made["nodes"].items():
         now = _pool_bars.pool_bar(name, "now", node["memory"], holders, {"vllm_embeddings"})
-        for bar in (now, _pool_bars.plan_bar(name, "then", node["memory"], node["budget"])):
-            found[name, bar.label] = {segment.kind: segment.size for segment in bar.segments}
+        for entry in (now, _pool_bars.plan_bar(name, "then", node["memory"], node["budget"])):
+            found[name, entry.label] = {segment.kind: segment.size for segment in entry.segments}
     return found
 
 
@@ -84,8 +84,8 @@ def test_each_term_of_a_budget_has_a_kind() -> None:
 
 
 def test_a_node_of_which_little_is_known() -> None:
-    bar = _pool_bars.pool_bar("a", "now", {"total": None, "free": "x", "allocatable": True}, [{"kind": "process", "name": "y", "memory": None}])
-    assert sum(segment.size for segment in bar.segments) == 0
+    entry = _pool_bars.pool_bar("a", "now", {"total": None, "free": "x", "allocatable": True}, [{"kind": "process", "name": "y", "memory": None}])
+    assert sum(segment.size for segment in entry.segments) == 0
 
 
 # the page ----------------------------------------------------------------------------------------------------------
