@@ -26,7 +26,7 @@ soak:  ## the long tests, not part of CI (ARGS='--rounds 10')
 lint:  ## every check that runs none of the product (ARGS='ruff mypy': only these)
 	@$(TOOL).lint $(ARGS)
 
-bench:  ## what gpu_memory_facts costs on a lab host, beside ping and setup
+bench:  ## what things cost, as ratios (ARGS="--rounds 5 facts"; ARGS=--list: what there is)
 	@$(TOOL).bench $(ARGS)
 
 units:  ## unit tests on both cores and on the nodes' Pythons

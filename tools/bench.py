@@ -1,59 +1,58 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`make bench`: what gpu_memory_facts costs on a node, as a ratio to Ansible's own ping and setup in the same run.
+"""`make bench`: what things cost, as ratios to a baseline of the same run. One file a subject in tools/benches.
 
-Each round times the three modules one after the other on the same host over the same kept ssh connection, in an order
-that changes from round to round; the table has medians over the rounds. Seconds depend on the machine, ratios less so.
+Each subject measures itself in rounds and prints medians. The lab is brought up once, in the seed's situation, and stays up.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import subprocess
-import time
+import importlib
+import pkgutil
+from types import ModuleType
 
-from tools import environments, lab
+from tools import benches, environments, lab
 from tools.console import ToolError, main, say
-from tools.environments import Environment
-from tools.places import ROOT
-
-MODULES = ("ansible.builtin.ping", "ansible.builtin.setup", "unimem.dgx_spark.gpu_memory_facts")
 
 
-def _seconds(environment: Environment, host: str, module: str) -> float:
-    """One ad-hoc call, start to end."""
-    argv = [str(environment.tool("ansible")), "-i", "inventory/lab.yml", host, "-m", module]
-    start = time.monotonic()
-    done = subprocess.run(argv, check=False, env={**os.environ, **environment.env()}, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise ToolError(f"{module} failed on {host}: {done.stdout[-500:]}{done.stderr[-500:]}")
-    return time.monotonic() - start
+def subjects() -> list[str]:
+    """The names of all subjects."""
+    return sorted(found.name for found in pkgutil.iter_modules(benches.__path__) if not found.name.startswith("_"))
+
+
+def load(names: list[str]) -> dict[str, ModuleType]:
+    """The subjects of these names, all of them where none is given. ToolError for one that does not exist."""
+    known = subjects()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ToolError(f"no subject is called {', '.join(unknown)}; there are {', '.join(known)}")
+    return {name: importlib.import_module(f"tools.benches.{name}") for name in dict.fromkeys(names or known)}
+
+
+def _needs_lab(subject: ModuleType) -> bool:
+    return bool(getattr(subject, "NEEDS_LAB", True))
 
 
 def _run() -> int:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds (default: 7); one more warms up")
-    parser.add_argument("--host", default="spark-01")
+    parser.add_argument("--list", action="store_true", help="say what can be measured, and measure nothing")
+    parser.add_argument("subject", nargs="*", help="what to measure (default: everything)")
     options = parser.parse_args()
+    chosen = load(options.subject)
+    if options.list:
+        for name, subject in chosen.items():
+            say(f"{name:<16} {(subject.__doc__ or '').strip().splitlines()[0]}")
+        return 0
     if options.rounds < 3:
         raise ToolError("--rounds is a number from 3 up: fewer have no median worth printing")
     environment = environments.development()
-    if lab.control(environment, "up") != 0:
+    if any(_needs_lab(subject) for subject in chosen.values()) and lab.control(environment, "up") != 0:
         raise ToolError("the lab did not come up; its own message is above")
-    seen: dict[str, list[float]] = {module: [] for module in MODULES}
-    for number in range(options.rounds + 1):
-        turn = number % len(MODULES)
-        for module in MODULES[turn:] + MODULES[:turn]:
-            took = _seconds(environment, options.host, module)
-            if number:
-                seen[module].append(took)
-    ping = statistics.median(seen[MODULES[0]])
-    say(f"\n{'module':<36} {'median s':>9} {'least':>7} {'most':>7} {'x ping':>7}    ({options.rounds} rounds, {options.host})")
-    for module, times in seen.items():
-        middle = statistics.median(times)
-        say(f"{module:<36} {middle:9.2f} {min(times):7.2f} {max(times):7.2f} {middle / ping:7.2f}")
+    for name, subject in chosen.items():
+        say(f"\n=== {name}")
+        subject.measure(environment, options.rounds)
     return 0
 
 
