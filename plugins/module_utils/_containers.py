@@ -12,10 +12,10 @@ and its list of containers on disk is read. Everything a daemon answers is untru
 
 from __future__ import annotations
 
-import json
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Deadline, World
 
 #: Seconds one daemon or command may take.
@@ -67,8 +67,7 @@ def parse_inspect(document: t.Any, source: str) -> Container | None:
 
 
 def _text(value: t.Any) -> str:
-    # JSON can hold halves of characters, which cannot be written again.
-    return str(value)[:_NAME_LENGTH].encode("utf-8", "replace").decode("utf-8")
+    return str(value)[:_NAME_LENGTH]
 
 
 class ContainerReader:
@@ -106,6 +105,8 @@ class ContainerReader:
                 container = parse_inspect(_json(response.body), path)
                 if container:
                     return container
+                problems.append(f"{path}: what it answers describes no container")
+                continue
             problems.append(f"{path}: no such container" if response.status == 404 else f"{path}: HTTP status {response.status}")
         self.reasons[container_id] = "; ".join(dict.fromkeys(problems)) or f"no Docker socket at {' or '.join(sockets)}"
         return None
@@ -159,6 +160,6 @@ class ContainerReader:
 
 def _json(text: str) -> t.Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return None

@@ -20,6 +20,7 @@ import typing as t
 import urllib.parse
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._containers import DOCKER_SOCKETS
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
@@ -220,7 +221,7 @@ def _answer(status: int, data: bytes) -> t.Any:
     text = data.decode("utf-8", "replace")
     if status >= 400:
         try:
-            message = json.loads(text).get("message", text)
+            message = parse_json(text).get("message", text)
         except (ValueError, AttributeError):
             message = text
         code = {404: "missing", 409: "conflict", 403: "denied", 401: "denied"}.get(status, "failed")
@@ -228,7 +229,7 @@ def _answer(status: int, data: bytes) -> t.Any:
     if not text.strip():
         return None
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text
 

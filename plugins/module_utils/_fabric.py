@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import json
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 
 __all__ = ["FabricError", "choose_fabric", "parse_interfaces", "probe_peers", "read_interfaces", "reject_reason"]
 
@@ -138,7 +139,7 @@ def read_interfaces(world: _World, ssh_connection: str = "", timeout: float = 10
     """
     listed = world.run(["ip", "-j", "-d", "address", "show"], timeout)
     try:
-        links = json.loads(listed.stdout) if listed.rc == 0 else None
+        links = parse_json(listed.stdout) if listed.rc == 0 else None
     except ValueError:
         links = None
     if not isinstance(links, list):
@@ -150,10 +151,10 @@ def read_interfaces(world: _World, ssh_connection: str = "", timeout: float = 10
     for family in ("-4", "-6"):
         routes = world.run(["ip", "-j", family, "route", "show", "default"], timeout)
         try:
-            entries = json.loads(routes.stdout) if routes.rc == 0 and routes.stdout.strip() else []
+            entries = parse_json(routes.stdout) if routes.rc == 0 and routes.stdout.strip() else []
         except ValueError:
             entries = []
-        defaults.update(str(entry["dev"]) for entry in entries if isinstance(entry, dict) and "dev" in entry)
+        defaults.update(str(entry["dev"]) for entry in (entries if isinstance(entries, list) else []) if isinstance(entry, dict) and "dev" in entry)
     interfaces = parse_interfaces([link for link in links if isinstance(link, dict) and link.get("ifname")], defaults)
     for entry in interfaces:
         base = f"{_SYS_NET}/{entry['name']}"
@@ -216,7 +217,7 @@ def _node_interfaces(node: str, reading: Any) -> tuple[list[dict[str, Any]], str
     """Accept what :func:`read_interfaces` returns, the list of ``ip -j -d address``, or its text."""
     if isinstance(reading, (str, bytes)):
         try:
-            reading = json.loads(reading)
+            reading = parse_json(reading)
         except ValueError as exc:
             raise FabricError(f"{node}: the list of interfaces is not JSON: {exc}") from exc
     if isinstance(reading, Mapping):

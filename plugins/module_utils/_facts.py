@@ -31,7 +31,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import Ow
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import INITIAL_PID_NAMESPACE, Process, ancestors, boot_id, read_process
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import own_pid, protection
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._versions import read_versions
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Deadline, PendingProbe, RecordingWorld, World
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Deadline, PendingProbe, World
 
 #: Name of the child process's reading in a recorded node.
 PROBE = "pynvml"
@@ -48,11 +48,14 @@ def gather(world: World, timeout: float = 10.0, raw: bool = False) -> dict[str, 
 
     ``timeout``: seconds that the GPU driver may take. ``raw``: add every text that was read, secrets masked.
     """
-    recorder = RecordingWorld(world) if raw else None
-    source: World = recorder or world
-    facts = _Gathering(source, timeout).facts()
-    if recorder:
-        facts["raw"] = recorder.recording()
+    if not raw:
+        return _Gathering(world, timeout).facts()
+    # Not imported where it is not needed: a node compiles all that is imported, each time.
+    from ansible_collections.unimem.dgx_spark.plugins.module_utils._recording import RecordingWorld
+
+    recorder = RecordingWorld(world)
+    facts = _Gathering(recorder, timeout).facts()
+    facts["raw"] = recorder.recording()
     return facts
 
 

@@ -16,6 +16,7 @@ import json
 import os
 import typing as t
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError, read_private_file, replace_private_file
 
 VERSION = 1
@@ -115,7 +116,7 @@ class Journal:
 def _parse(path: str, text: bytes) -> list[dict[str, t.Any]]:
     remedy = "read it, restore by hand what it names, and move it away"
     try:
-        document = json.loads(text.decode())
+        document = parse_json(text)
     except ValueError as exc:
         raise JournalError(f"journal {path} is damaged ({exc}); {remedy}") from exc
     if not isinstance(document, dict) or document.get("format") != FORMAT:

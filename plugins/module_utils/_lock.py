@@ -14,6 +14,7 @@ import os
 import time
 import typing as t
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError, open_private_directory, open_private_file
 
 #: Held while a module stops or restores something on this node.
@@ -88,7 +89,7 @@ class NodeLock:
 
     def _read(self) -> dict[str, t.Any]:
         try:
-            told = json.loads(os.pread(self._descriptor, 4096, 0).decode("utf-8", "replace"))
+            told = parse_json(os.pread(self._descriptor, 4096, 0))
         except ValueError:
             return {}
         return told if isinstance(told, dict) else {}

@@ -22,6 +22,7 @@ import tempfile
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import OWN_FOLDER, Entry
 
 _MAX_INDEX: t.Final = 32 << 20
@@ -65,7 +66,7 @@ class Index:
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_INDEX:
                 return index
             try:
-                told = json.loads(handle.read())
+                told = parse_json(handle.read())
             except ValueError:
                 return index
         files = told.get("files") if isinstance(told, dict) and told.get("version") == _VERSION else None

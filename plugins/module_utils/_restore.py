@@ -11,11 +11,11 @@ earlier restore. An entry is settled when what it describes is seen to be as it 
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, Engine, EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import RESTORED, SETTLED, Journal
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
@@ -308,7 +308,7 @@ def _dependencies(label: str) -> list[str]:
     """The services in compose's label ``com.docker.compose.depends_on``: ``db:service_started:false,cache:…`` (or a JSON object)."""
     if label.startswith("{"):
         try:
-            told = json.loads(label)
+            told = parse_json(label)
         except ValueError:
             return []
         return [str(name) for name in told] if isinstance(told, dict) else []

@@ -12,7 +12,6 @@ A reading never raises: what cannot be read is None (or empty, or a result that 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import pwd
 import re
@@ -24,18 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._child import Child, start_command, start_function
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import mask_argv, mask_command
-
-#: The one file of a recorded node, and the version of its layout.
-RECORDING_FILE = "node.json"
-RECORDING_FORMAT = 1
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 
 #: No text that is read here is longer in practice; a larger one is cut, so that a strange file cannot fill the memory.
 MAX_TEXT = 4 * 1024 * 1024
-
-
-class WorldError(ValueError):
-    """A recorded node cannot be used; the text is a sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +131,8 @@ class _DoneProbe:
         return self.result
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
+    """Why a reading failed, in words for the reasons."""
     if error.errno == errno.ENOENT:
         return "no such file"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -219,7 +211,7 @@ class LiveWorld:
                         break
                     data += chunk
         except OSError as error:
-            self.reasons[path] = _why(error)
+            self.reasons[path] = why(error)
             return None
         self.reasons.pop(path, None)
         return data.decode("utf-8", "replace")
@@ -229,7 +221,7 @@ class LiveWorld:
         try:
             names = os.listdir(self._path(path))
         except OSError as error:
-            self.reasons[path] = _why(error)
+            self.reasons[path] = why(error)
             return []
         self.reasons.pop(path, None)
         return sorted(_printable(name) for name in names)
@@ -239,7 +231,7 @@ class LiveWorld:
         try:
             target = _printable(os.readlink(self._path(path)))
         except OSError as error:
-            self.reasons[path] = _why(error)
+            self.reasons[path] = why(error)
             return None
         self.reasons.pop(path, None)
         return target
@@ -301,7 +293,7 @@ class LiveWorld:
         except socket.timeout:
             return Response(error=f"no answer within {timeout:.1f} s")
         except OSError as error:
-            return Response(error=_why(error))
+            return Response(error=why(error))
         except UnicodeEncodeError:
             return Response(error="the request is not ASCII")
         return parse_response(b"".join(chunks))
@@ -345,7 +337,7 @@ class _LiveProbe:
         if outcome.timed_out:
             return ProbeResult(error=f"no answer within {self.timeout:g} s", timed_out=True)
         try:
-            answer = json.loads(outcome.stdout)
+            answer = parse_json(outcome.stdout)
         except ValueError:
             return ProbeResult(error=f"the child process for {self.name} ended with status {outcome.rc} and no answer")
         if "error" in answer:
@@ -429,259 +421,3 @@ class FakeWorld:
     def monotonic(self) -> float:
         """See World."""
         return self.clock()
-
-
-class RecordingWorld:
-    """Passes every reading through and keeps a copy, secrets masked; ``recording()`` is what ReplayWorld reads."""
-
-    def __init__(self, inner: World) -> None:
-        self._inner = inner
-        self.reasons = inner.reasons
-        self._files: dict[str, list[str]] = {}
-        self._links: dict[str, str] = {}
-        self._directories: dict[str, list[str]] = {}
-        self._processes: dict[str, str] = {}
-        self._users: dict[str, str] = {}
-        self._commands: list[dict[str, t.Any]] = []
-        self._probes: dict[str, dict[str, t.Any]] = {}
-        self._responses: list[dict[str, t.Any]] = []
-        self._failures: dict[str, str] = {}
-
-    def _failed(self, path: str) -> None:
-        reason = self.reasons.get(path)
-        if reason:
-            self._failures[path] = reason
-
-    def read_text(self, path: str, timeout: float | None = None) -> str | None:
-        """See World."""
-        text = self._inner.read_text(path, timeout)
-        if text is None:
-            self._failed(path)
-        else:
-            # Lists of lines, because a diff of a recorded node is then readable; joining them gives the text back exactly.
-            masked = "\0".join(mask_argv(text.split("\0"))) if path.endswith("/cmdline") else text
-            self._files[path] = masked.split("\n")
-        return text
-
-    def read_text_of(self, uid: int, path: str, timeout: float) -> str | None:
-        """See World."""
-        text = self._inner.read_text_of(uid, path, timeout)
-        if text is None:
-            self._failed(path)
-        else:
-            self._files[path] = [mask_command(line) for line in text.split("\n")]
-        return text
-
-    def list_dir(self, path: str) -> list[str]:
-        """See World."""
-        names = self._inner.list_dir(path)
-        self._directories[path] = names
-        if not names:
-            self._failed(path)
-        return names
-
-    def read_link(self, path: str) -> str | None:
-        """See World."""
-        target = self._inner.read_link(path)
-        if target is None:
-            self._failed(path)
-        else:
-            self._links[path] = target
-        return target
-
-    def process_table(self) -> dict[int, str]:
-        """See World."""
-        table = self._inner.process_table()
-        self._processes = {str(pid): comm for pid, comm in table.items()}
-        return table
-
-    def user_name(self, uid: int) -> str | None:
-        """See World."""
-        name = self._inner.user_name(uid)
-        if name is not None:
-            self._users[str(uid)] = name
-        return name
-
-    def effective_uid(self) -> int:
-        """See World."""
-        return self._inner.effective_uid()
-
-    def start(self, argv: Sequence[str], timeout: float) -> PendingRun:
-        """See World."""
-        return _RecordedRun(self._inner.start(argv, timeout), lambda result: self._ran(argv, result))
-
-    def _ran(self, argv: Sequence[str], result: RunResult) -> None:
-        stdout = [mask_command(line) for line in result.stdout.split("\n")]
-        if argv[0] == "podman":
-            stdout = [_inspected_without_secrets(result.stdout)]
-        self._commands.append(
-            {
-                "argv": list(argv),
-                "rc": result.rc,
-                "stdout": stdout,
-                "stderr": [mask_command(line) for line in result.stderr.split("\n")],
-                "timed_out": result.timed_out,
-                "missing": result.missing,
-            }
-        )
-
-    def run(self, argv: Sequence[str], timeout: float) -> RunResult:
-        """See World."""
-        return self.start(argv, timeout).finish()
-
-    def start_probe(self, name: str, function: Callable[[], dict[str, t.Any]], timeout: float) -> PendingProbe:
-        """See World."""
-        return _RecordedProbe(self._inner.start_probe(name, function, timeout), lambda result: self._probed(name, result))
-
-    def _probed(self, name: str, result: ProbeResult) -> None:
-        self._probes[name] = {"data": result.data, "error": result.error, "timed_out": result.timed_out}
-
-    def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
-        """See World."""
-        response = self._inner.request(socket_path, url_path, timeout)
-        self._responses.append(
-            {"socket": socket_path, "path": url_path, "status": response.status, "body": _without_secrets(response.body), "error": response.error}
-        )
-        return response
-
-    def monotonic(self) -> float:
-        """See World."""
-        return self._inner.monotonic()
-
-    def recording(self) -> dict[str, t.Any]:
-        """Everything read so far, ready for JSON."""
-        return {
-            "format": RECORDING_FORMAT,
-            "uid": self.effective_uid(),
-            "files": self._files,
-            "links": self._links,
-            "directories": self._directories,
-            "processes": self._processes,
-            "users": self._users,
-            "commands": self._commands,
-            "probes": self._probes,
-            "responses": self._responses,
-            "failures": self._failures,
-        }
-
-
-@dataclass
-class _RecordedRun:
-    inner: PendingRun
-    done: Callable[[RunResult], None]
-
-    def finish(self) -> RunResult:
-        result = self.inner.finish()
-        self.done(result)
-        return result
-
-
-@dataclass
-class _RecordedProbe:
-    inner: PendingProbe
-    done: Callable[[ProbeResult], None]
-
-    def finish(self) -> ProbeResult:
-        result = self.inner.finish()
-        self.done(result)
-        return result
-
-
-#: What is used of a container's description. The rest (environment, mounts, commands) can hold secrets and is never kept.
-_CONTAINER_PARTS: dict[str, tuple[str, ...]] = {
-    "": ("Id", "Name", "Created", "Image"),
-    "State": ("Status", "Running", "Pid", "StartedAt"),
-    "HostConfig": ("RestartPolicy", "AutoRemove", "PidMode"),
-    "Config": ("Image",),
-}
-_LABEL_PREFIXES = ("com.docker.compose.", "io.unimem.", "io.podman.")
-
-
-def _without_secrets(body: str) -> t.Any:
-    try:
-        return _kept(json.loads(body))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _inspected_without_secrets(text: str) -> str:
-    """What Podman's command prints: a list of containers."""
-    try:
-        documents = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
-    return json.dumps([_kept(document) for document in documents]) if isinstance(documents, list) else ""
-
-
-def _kept(document: t.Any) -> dict[str, t.Any] | None:
-    if not isinstance(document, dict):
-        return None
-    kept: dict[str, t.Any] = {name: document[name] for name in _CONTAINER_PARTS[""] if name in document}
-    for part in ("State", "HostConfig", "Config"):
-        inner = document.get(part)
-        if isinstance(inner, dict):
-            kept[part] = {name: inner[name] for name in _CONTAINER_PARTS[part] if name in inner}
-    config = document.get("Config")
-    labels = config.get("Labels") if isinstance(config, dict) else None
-    if isinstance(labels, dict):
-        kept.setdefault("Config", {})["Labels"] = {name: value for name, value in labels.items() if str(name).startswith(_LABEL_PREFIXES)}
-    return kept
-
-
-class ReplayWorld(FakeWorld):
-    """A recorded machine, read from a directory that holds ``node.json``. WorldError when it cannot be used."""
-
-    def __init__(self, directory: str) -> None:
-        path = os.path.join(directory, RECORDING_FILE)
-        try:
-            with open(path, encoding="utf-8") as stream:
-                node = json.load(stream)
-        except OSError as error:
-            raise WorldError(
-                f"{path} cannot be read ({_why(error)}); a recorded node is a directory that holds {RECORDING_FILE}, as record.yml writes it."
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise WorldError(f"{path} is not JSON: {error}.") from error
-        if not isinstance(node, dict) or node.get("format") != RECORDING_FORMAT:
-            raise WorldError(f"{path} is not a recorded node of format {RECORDING_FORMAT}; record the node again with this version of the collection.")
-        try:
-            super().__init__(
-                files={name: "\n".join(lines) for name, lines in node.get("files", {}).items()},
-                links=dict(node.get("links", {})),
-                commands={
-                    tuple(run["argv"]): RunResult(
-                        rc=int(run["rc"]),
-                        stdout="\n".join(run.get("stdout", [])),
-                        stderr="\n".join(run.get("stderr", [])),
-                        timed_out=bool(run.get("timed_out", False)),
-                        missing=bool(run.get("missing", False)),
-                    )
-                    for run in node.get("commands", [])
-                },
-                probes={
-                    name: ProbeResult(probe.get("data"), probe.get("error"), bool(probe.get("timed_out"))) for name, probe in node.get("probes", {}).items()
-                },
-                responses={
-                    (answer["socket"], answer["path"]): Response(
-                        answer.get("status"), "" if answer.get("body") is None else json.dumps(answer["body"]), answer.get("error")
-                    )
-                    for answer in node.get("responses", [])
-                },
-                users={int(uid): str(name) for uid, name in node.get("users", {}).items()},
-                uid=int(node.get("uid", 0)),
-                reasons={str(name): str(reason) for name, reason in node.get("failures", {}).items()},
-            )
-            self._directories = {str(name): [str(entry) for entry in names] for name, names in node.get("directories", {}).items()}
-            self._processes = {int(pid): str(comm) for pid, comm in node.get("processes", {}).items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise WorldError(f"{path} is damaged ({type(error).__name__}: {error}); record the node again.") from error
-
-    def list_dir(self, path: str) -> list[str]:
-        """See World."""
-        if path in self._directories:
-            return list(self._directories[path])
-        return super().list_dir(path)
-
-    def process_table(self) -> dict[int, str]:
-        """See World."""
-        return dict(self._processes) or super().process_table()

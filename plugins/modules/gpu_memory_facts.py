@@ -450,7 +450,7 @@ ansible_facts:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._facts import gather
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, ReplayWorld, World, WorldError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
 
 def main() -> None:
@@ -465,11 +465,15 @@ def main() -> None:
     timeout = module.params["timeout"]
     if not 0 < timeout <= 3600:
         module.fail_json(msg=f"timeout is {timeout:g}, and must be more than 0 and at most 3600 seconds.")
-    world: World
-    try:
-        world = ReplayWorld(module.params["replay"]) if module.params["replay"] else LiveWorld()
-    except WorldError as error:
-        module.fail_json(msg=str(error))
+    world: World = LiveWorld()
+    if module.params["replay"] is not None:
+        # Not imported where it is not needed: a node compiles all that is imported, each time.
+        from ansible_collections.unimem.dgx_spark.plugins.module_utils._recording import ReplayWorld, WorldError
+
+        try:
+            world = ReplayWorld(module.params["replay"])
+        except WorldError as error:
+            module.fail_json(msg=str(error))
     module.exit_json(changed=False, ansible_facts={"gpu_memory": gather(world, timeout, module.params["raw"])})
 
 

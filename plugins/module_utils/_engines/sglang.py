@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from .._json import parse_json
 from ._base import PROGRAMS, Node, Settings, common_environment, local_address, option, service, url_host
 
 NAMES = ("sglang",)
@@ -108,7 +108,7 @@ def pool_path() -> str:
 def pool(text: str) -> dict[str, Any]:
     """The KV pool: SGLang counts it in tokens."""
     try:
-        info = json.loads(text)
+        info = parse_json(text)
     except ValueError:
         info = {}
     tokens = info.get("max_total_num_tokens") if isinstance(info, dict) else None

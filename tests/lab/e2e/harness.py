@@ -58,6 +58,10 @@ class Run:
         """(host, task, message) of each task that failed, the rescued ones too."""
         return [(host, task, str(result.get("msg", ""))) for host, task, result in self.results(kinds=("failed",))]
 
+    def seconds(self, host: str) -> float:
+        """How long the tasks of a host took, as the controller saw it."""
+        return sum(event["event_data"].get("duration", 0.0) for event in self.events if event.get("event_data", {}).get("host") == host)
+
     @property
     def unreachable(self) -> list[str]:
         """Hosts that could not be reached."""
@@ -198,8 +202,15 @@ def cut_off(namespace: str = "unimem-spark-02", link: str = "enp1s0f1np1") -> It
         subprocess.run(["ip", "-n", namespace, "link", "set", link, "up"], check=True)
 
 
-def run_module(module: str, arguments: str = "", pattern: str = "sparks", environment: Mapping[str, str] | None = None) -> Run:
-    """Run a module ad hoc, as `ansible -m` does."""
+def run_module(
+    module: str,
+    arguments: str = "",
+    pattern: str = "sparks",
+    *options: str,
+    inventory: Path = INVENTORY,
+    environment: Mapping[str, str] | None = None,
+) -> Run:
+    """Run a module ad hoc, as `ansible -m` does, with further options of that command."""
     with tempfile.TemporaryDirectory(prefix="unimem-e2e-") as private:
         return _finish(
             ansible_runner.run(
@@ -207,7 +218,8 @@ def run_module(module: str, arguments: str = "", pattern: str = "sparks", enviro
                 module=module,
                 module_args=arguments or None,
                 host_pattern=pattern,
-                inventory=str(INVENTORY),
+                inventory=str(inventory),
+                cmdline=shlex.join(options) if options else None,
                 envvars=_environment(environment),
                 suppress_env_files=True,
                 quiet=True,

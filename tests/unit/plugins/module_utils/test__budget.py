@@ -10,9 +10,9 @@ import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._budget import Request, compute
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._facts import gather
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._recording import ReplayWorld
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selectors
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import ReplayWorld
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils import _configs as configs
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.test__weights import NEMOTRON_NVFP4
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _nvsmi
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._facts import gather
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import FIGURES
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld, ProbeResult, ReplayWorld, RunResult
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._recording import ReplayWorld
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld, ProbeResult, RunResult
 
 NODES = Path(__file__).parents[2] / "nodes"
 NAMES = sorted(path.parent.name for path in NODES.glob("*/node.json"))

@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 import time
-import typing as t
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import (
     FakeWorld,
     LiveWorld,
     ProbeResult,
-    RecordingWorld,
-    ReplayWorld,
     Response,
-    RunResult,
-    WorldError,
     parse_response,
 )
 
@@ -170,108 +165,3 @@ def test_a_deadline_is_shared_and_never_negative() -> None:
     assert deadline.left(3) == 2
     now[0] = 200.0
     assert deadline.left() == 0
-
-
-MACHINE = FakeWorld(
-    files={
-        "/proc/meminfo": "MemTotal: 1 kB\n",
-        "/proc/7/comm": "python3\n",
-        "/proc/7/cmdline": "python3\0--api-key\0hunter2secret\0",
-        "/proc/7/environ": "HF_TOKEN=hunter2secret",
-    },
-    links={"/proc/7/exe": "/usr/bin/python3"},
-    commands={
-        ("nvidia-smi",): RunResult(3, "out --password hunter2secret\nline\n", "err\n"),
-        ("podman", "container", "inspect", "b"): RunResult(
-            0, json.dumps([{"Id": "b", "Name": "y", "Config": {"Cmd": ["--api-key", "hunter2secret"], "Env": ["A=hunter2secret"]}}], indent=1)
-        ),
-    },
-    probes={"pynvml": ProbeResult({"devices": []})},
-    responses={
-        ("/run/docker.sock", "/containers/a/json"): Response(
-            200,
-            json.dumps(
-                {
-                    "Id": "a",
-                    "Name": "/x",
-                    "Config": {
-                        "Env": ["HF_TOKEN=hunter2secret"],
-                        "Cmd": ["--api-key", "hunter2secret"],
-                        "Labels": {"com.docker.compose.project": "p", "secret": "hunter2secret"},
-                    },
-                    "HostConfig": {"RestartPolicy": {"Name": "always"}, "Binds": ["/hunter2secret"]},
-                }
-            ),
-        )
-    },
-    users={1000: "alice"},
-    uid=1000,
-)
-
-
-def record() -> dict[str, t.Any]:
-    world = RecordingWorld(MACHINE)
-    world.read_text("/proc/meminfo")
-    world.read_text("/proc/7/cmdline")
-    world.read_text("/absent")
-    world.list_dir("/proc")
-    world.read_link("/proc/7/exe")
-    world.process_table()
-    world.user_name(1000)
-    world.run(["nvidia-smi"], 5)
-    world.run(["podman", "container", "inspect", "b"], 5)
-    world.start_probe("pynvml", dict, 5).finish()
-    world.request("/run/docker.sock", "/containers/a/json", 5)
-    return world.recording()
-
-
-def test_a_recording_keeps_what_was_read_and_no_secret() -> None:
-    recording = record()
-    text = json.dumps(recording)
-    assert "hunter2secret" not in text
-    assert recording["files"]["/proc/meminfo"] == ["MemTotal: 1 kB", ""]
-    assert "/proc/7/environ" not in recording["files"]
-    assert recording["failures"] == {"/absent": "no such file"}
-    assert recording["responses"][0]["body"]["HostConfig"] == {"RestartPolicy": {"Name": "always"}}
-
-
-def test_a_recording_replays(tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_text(json.dumps(record()))
-    world = ReplayWorld(str(tmp_path))
-    assert world.read_text("/proc/meminfo") == "MemTotal: 1 kB\n"
-    assert world.read_text("/proc/7/cmdline") == "python3\0--api-key\0********\0"
-    assert world.read_text("/absent") is None
-    assert world.reasons["/absent"] == "no such file"
-    assert world.list_dir("/proc") == MACHINE.list_dir("/proc")
-    assert world.read_link("/proc/7/exe") == "/usr/bin/python3"
-    assert world.process_table() == {7: "python3"}
-    assert (world.user_name(1000), world.effective_uid()) == ("alice", 1000)
-    assert world.run(["nvidia-smi"], 5) == RunResult(3, "out --password ********\nline\n", "err\n")
-    assert json.loads(world.run(["podman", "container", "inspect", "b"], 5).stdout) == [{"Id": "b", "Name": "y", "Config": {}}]
-    assert world.run(["other"], 5).missing
-    assert world.start_probe("pynvml", dict, 5).finish() == ProbeResult({"devices": []})
-    assert world.start_probe("other", dict, 5).finish().data is None
-    assert json.loads(world.request("/run/docker.sock", "/containers/a/json", 5).body)["Name"] == "/x"
-    assert world.request("/run/docker.sock", "/containers/b/json", 5).status is None
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "cannot be read (no such file)"),
-        ("{", "is not JSON"),
-        ("[" * 100000, "is not JSON"),
-        ("[]", "not a recorded node of format 1"),
-        ('{"format": 99}', "not a recorded node of format 1"),
-        ('{"format": 1, "files": [1]}', "is damaged"),
-        ('{"format": 1, "commands": [{"argv": ["x"]}]}', "is damaged"),
-        ('{"format": 1, "uid": "me"}', "is damaged"),
-    ],
-)
-def test_what_cannot_be_replayed_is_said_in_a_sentence(text: str | None, words: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "node.json").write_text(text)
-    with pytest.raises(WorldError) as caught:
-        ReplayWorld(str(tmp_path))
-    assert words in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
