@@ -23,7 +23,6 @@ import signal
 import time
 import typing as t
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 #: Programs are looked for here too: a non-root login on some systems has no sbin on its PATH.
 EXTRA_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -36,8 +35,7 @@ _REAP_PAUSE = 0.002
 _REAP_LIMIT = 0.1
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(t.NamedTuple):
     """How a child ended. ``rc`` is its exit status, or minus the signal, or -9 when it was abandoned."""
 
     rc: int

@@ -13,7 +13,8 @@ and its list of containers on disk is read. Everything a daemon answers is untru
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Deadline, World
@@ -30,14 +31,13 @@ COMPOSE_DIRECTORY = "com.docker.compose.project.working_dir"
 _NAME_LENGTH = 255
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(t.NamedTuple):
     """A container as its runtime describes it."""
 
     id: str
     name: str
     restart_policy: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = MappingProxyType({})
     source: str = ""
 
     @property

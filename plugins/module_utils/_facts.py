@@ -27,7 +27,6 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._guards import re
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import mask_argv, mask_command
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import driver_residual, memory_sum, read_memory_with_reasons
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvml import read_pynvml
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import OwnerReader, unseen_owner
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import INITIAL_PID_NAMESPACE, Process, ancestors, boot_id, read_process
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import own_pid, protection
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._versions import read_versions
@@ -164,20 +163,36 @@ class _Gathering:
             self._reasons["process_memory"] = self._reasons["processes"]
             return [], None
         listed = merge_entries(reading["entries"])
+        self._judge_list(reading, listed)
+        if not listed:
+            if "processes" in self._reasons:
+                self._reasons["process_memory"] = self._reasons["processes"]
+                return [], None
+            return [], 0
+        return self._describe(listed), memory_sum(one.memory for one in listed)
+
+    def _describe(self, listed: list[GpuProcess]) -> list[dict[str, t.Any]]:
+        from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import OwnerReader, unseen_owner  # only where something is owned
+
         seen = {process.pid: process for process in (read_process(self._world, one.pid) for one in listed) if process}
         owners = OwnerReader(self._world, self._deadline)
         owner_of = owners.owners(seen.values())
         own_line = ancestors(self._world, own_pid(self._world))
-        processes = [self._process(one, seen.get(one.pid), owner_of.get(one.pid), own_line) for one in listed]
+        processes = []
+        for one in listed:
+            process = self._process(one, seen.get(one.pid))
+            process["owner"] = owner_of.get(one.pid) or unseen_owner(process["name"])
+            process["protected"] = self._protected(process, seen.get(one.pid), own_line)
+            processes.append(process)
         for pid, reason in owners.reasons.items():
             self._reasons[f"processes.{pid}.owner"] = reason
-        self._judge_list(reading, listed)
-        if not listed and "processes" in self._reasons:
-            self._reasons["process_memory"] = self._reasons["processes"]
-            return processes, None
-        return processes, memory_sum(one.memory for one in listed)
+        return processes
 
-    def _process(self, listed: GpuProcess, seen: Process | None, owner: dict[str, t.Any] | None, own_line: list[int]) -> dict[str, t.Any]:
+    @staticmethod
+    def _protected(process: dict[str, t.Any], seen: Process | None, own_line: list[int]) -> str | None:
+        return protection({**process, "comm": seen.comm if seen else None, "kernel_thread": bool(seen and seen.kernel_thread)}, own_line)
+
+    def _process(self, listed: GpuProcess, seen: Process | None) -> dict[str, t.Any]:
         name = mask_command(listed.name) if listed.name else None
         if name and name.startswith("/"):
             name = name.rsplit("/", 1)[-1]
@@ -192,11 +207,9 @@ class _Gathering:
             "user": None,
             "state": seen.state if seen else None,
             "gpus": listed.gpus,
-            "owner": owner or unseen_owner(name),
         }
         if seen and seen.uid is not None:
             entry["user"] = self._world.user_name(seen.uid) or str(seen.uid)
-        entry["protected"] = protection({**entry, "comm": seen.comm if seen else None, "kernel_thread": bool(seen and seen.kernel_thread)}, own_line)
         if seen is None:
             self._reasons[f"processes.{listed.pid}"] = f"the driver lists this pid and /proc does not have it: {self._why_unseen()}"
         elif seen.executable is None and not seen.kernel_thread:

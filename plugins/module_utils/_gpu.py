@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import typing as t
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
@@ -123,8 +122,7 @@ def cuda_version(number: int | None) -> str | None:
     return f"{number // 1000}.{number % 1000 // 10}" if number and number > 0 else None
 
 
-@dataclass(frozen=True)
-class GpuProcess:
+class GpuProcess(t.NamedTuple):
     """A process that the driver lists, over all its lists and GPUs. ``memory`` is bytes, or None when it is known on no GPU."""
 
     pid: int
@@ -170,8 +168,7 @@ def merge_entries(entries: Iterable[Entry]) -> list[GpuProcess]:
     return processes
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(t.NamedTuple):
     """What the machine says of itself without its GPU driver."""
 
     product: str | None

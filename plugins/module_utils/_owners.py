@@ -16,7 +16,6 @@ import os
 import re
 import typing as t
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._containers import COMPOSE_DIRECTORY, Container, ContainerReader
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import Process, boot_id, read_process, read_stat, split_cmdline
@@ -46,8 +45,7 @@ _RUNTIMES = {
 _SUPERVISORS = frozenset({"circusd", "forever", "honcho", "monit", "nodemon", "pm2", "runsv", "s6-supervise", "supervisord", "supervise"})
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(t.NamedTuple):
     """Where a control group path says that a process is. ``uid``: of the user whose service manager it is below."""
 
     container: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
@@ -27,8 +27,7 @@ _COMM_LENGTH = 15
 _STUCK_READ = 0.3
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(t.NamedTuple):
     """What of /proc/<pid>/stat is used. ``start_time`` counts clock ticks since boot."""
 
     comm: str
@@ -38,8 +37,7 @@ class Stat:
     start_time: int
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(t.NamedTuple):
     """A process. ``argv`` is not masked: it must not leave the module."""
 
     pid: int

@@ -20,7 +20,6 @@ import stat
 import time
 import typing as t
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._child import Child, start_command, start_function
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
@@ -29,8 +28,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import pars
 MAX_TEXT = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class RunResult:
+class RunResult(t.NamedTuple):
     """What a command did. ``missing``: there is no such program. ``timed_out``: it was ended, or abandoned, at its deadline."""
 
     rc: int
@@ -40,8 +38,7 @@ class RunResult:
     missing: bool = False
 
 
-@dataclass(frozen=True)
-class ProbeResult:
+class ProbeResult(t.NamedTuple):
     """What a function said that ran in a child process: its dictionary, or the reason why there is none."""
 
     data: dict[str, t.Any] | None = None
@@ -49,8 +46,7 @@ class ProbeResult:
     timed_out: bool = False
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(t.NamedTuple):
     """Answer to a GET over a UNIX socket. ``status`` is None when there was no answer; ``error`` then says why."""
 
     status: int | None = None
@@ -115,16 +111,14 @@ class World(t.Protocol):
         """A clock that never goes back."""
 
 
-@dataclass(frozen=True)
-class _DoneRun:
+class _DoneRun(t.NamedTuple):
     result: RunResult
 
     def finish(self) -> RunResult:
         return self.result
 
 
-@dataclass(frozen=True)
-class _DoneProbe:
+class _DoneProbe(t.NamedTuple):
     result: ProbeResult
 
     def finish(self) -> ProbeResult:
@@ -312,8 +306,7 @@ def parse_response(data: bytes) -> Response:
     return Response(status=int(words[1]), body=body.decode("utf-8", "replace"))
 
 
-@dataclass
-class _LiveRun:
+class _LiveRun(t.NamedTuple):
     child: Child
 
     def finish(self) -> RunResult:
@@ -326,8 +319,7 @@ class _LiveRun:
         )
 
 
-@dataclass
-class _LiveProbe:
+class _LiveProbe(t.NamedTuple):
     name: str
     child: Child
     timeout: float
@@ -345,19 +337,30 @@ class _LiveProbe:
         return ProbeResult(data=answer["data"])
 
 
-@dataclass
 class FakeWorld:
     """A machine made of texts. Directories follow from the files; what was not given does not exist on it."""
 
-    files: Mapping[str, str] = field(default_factory=dict)
-    commands: Mapping[tuple[str, ...], RunResult] = field(default_factory=dict)
-    links: Mapping[str, str] = field(default_factory=dict)
-    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
-    responses: Mapping[tuple[str, str], Response] = field(default_factory=dict)
-    users: Mapping[int, str] = field(default_factory=lambda: {0: "root"})
-    uid: int = 0
-    clock: Callable[[], float] = lambda: 0.0
-    reasons: dict[str, str] = field(default_factory=dict)
+    def __init__(
+        self,
+        files: Mapping[str, str] | None = None,
+        commands: Mapping[tuple[str, ...], RunResult] | None = None,
+        links: Mapping[str, str] | None = None,
+        probes: Mapping[str, ProbeResult] | None = None,
+        responses: Mapping[tuple[str, str], Response] | None = None,
+        users: Mapping[int, str] | None = None,
+        uid: int = 0,
+        clock: Callable[[], float] = lambda: 0.0,
+        reasons: dict[str, str] | None = None,
+    ) -> None:
+        self.files: Mapping[str, str] = files or {}
+        self.commands: Mapping[tuple[str, ...], RunResult] = commands or {}
+        self.links: Mapping[str, str] = links or {}
+        self.probes: Mapping[str, ProbeResult] = probes or {}
+        self.responses: Mapping[tuple[str, str], Response] = responses or {}
+        self.users: Mapping[int, str] = {0: "root"} if users is None else users
+        self.uid = uid
+        self.clock = clock
+        self.reasons: dict[str, str] = {} if reasons is None else reasons
 
     def read_text(self, path: str, timeout: float | None = None) -> str | None:
         """See World."""
