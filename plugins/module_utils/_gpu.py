@@ -17,8 +17,9 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Wor
 #: Error codes of NVML (nvml.h) that mean different things here.
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
-LIBRARY_NOT_FOUND = 12
 DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+GPU_IS_LOST = 15
 VERSION_MISMATCH = 18
 
 #: Names and PCI device ids of GPUs that have no memory of their own. GB10 is GB20B [10de:2e12]; 2e03 and 2e06 are the N1X, which

@@ -16,6 +16,7 @@ import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._gpu import (
     DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     NOT_SUPPORTED,
@@ -63,6 +64,7 @@ _FAILURES = (
     (re.compile(r"couldn'?t find libnvidia-ml|libnvidia-ml\.so[^ ]{0,32} not found|error while loading shared libraries", re.IGNORECASE), LIBRARY_NOT_FOUND),
     (re.compile(r"couldn'?t communicate with the nvidia driver|driver is not loaded|driver not loaded", re.IGNORECASE), DRIVER_NOT_LOADED),
     (re.compile(r"insufficient permissions?", re.IGNORECASE), NO_PERMISSION),
+    (re.compile(r"gpu is lost", re.IGNORECASE), GPU_IS_LOST),
 )
 _NO_DEVICES = re.compile(r"no devices (?:were )?found", re.IGNORECASE)
 _REFUSED_FIELD = re.compile(r"is not a valid field|invalid combination of input|not a valid option|unrecognized|invalid option", re.IGNORECASE)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,13 +105,13 @@ def test_a_driver_that_hangs_is_left_behind(host: TwoWays, turn: Callable[..., N
         assert one.seconds <= PATIENCE + 1
         assert one.facts["class"] == "unresponsive" and one.facts["sources"]["gpu"] == "none"
         assert one.facts["processes"] == [] and one.facts["process_memory"] is None and "unknown" in one.reasons["processes"]
-        assert f"within {PATIENCE:g}" in one.reasons["gpus"]
+        assert re.search(r"within (2|1\.\d) s", one.reasons["gpus"])
         assert abs(one.facts["memory"]["total"] - 6 * GIB) < MIB and one.facts["memory"]["allocatable"] > 0
 
 
 def test_a_driver_that_answers_in_the_end_is_heard(host: TwoWays, turn: Callable[..., None], holder: int) -> None:
     turn("hang=all")
-    on_host(HOST, "systemd-run", "--quiet", "--on-active=1", "gb10-sim-ctl", "set", "hang=off")
+    on_host(HOST, "systemd-run", "--quiet", "sh", "-c", "sleep 1; exec gb10-sim-ctl set hang=off")
     for one in agree(host.look()):
         assert one.facts["class"] == "unified" and one.process(holder)["memory"] == HELD
 
@@ -199,7 +200,8 @@ def test_a_second_gpu(host: TwoWays, turn: Callable[..., None], holder: int, sec
 
 def test_no_gpu(host: TwoWays, turn: Callable[..., None]) -> None:
     turn("gpus=0")
-    for one in agree(host.look()):
+    # Without a GPU nvidia-smi says nothing else either.
+    for one in agree(host.look(), without_version="cuda"):
         assert one.facts["class"] == "none" and one.facts["class_evidence"] == ["the driver knows no GPU"]
         assert one.facts["gpus"] == [] and one.facts["processes"] == [] and one.facts["process_memory"] == 0
 
@@ -215,7 +217,7 @@ def _nobody_answered(one: Any) -> None:
         (("mismatch=on",), "NVML error 18", "ersion mismatch"),
         (("driver=unloaded",), "NVML error 9", "river"),
         (("library=missing",), "NVML error 12", "libnvidia-ml"),
-        (("lost=on",), "NVML error 15", "lost"),
+        (("lost=on",), "NVML error 15", "GPU is lost"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -224,10 +226,9 @@ def test_a_driver_that_cannot_be_asked(host: TwoWays, turn: Callable[..., None],
     seen = host.look()
     for one in agree(seen):
         assert one.facts["class"] in ("none", "unified")
-    assert code in seen[PYNVML].reasons["gpus"] or code in seen[PYNVML].reasons["sources.pynvml"]
-    assert words in seen[SMI].reasons["gpus"]
-    _nobody_answered(seen[SMI])
-    _nobody_answered(seen[PYNVML])
+        assert code in one.reasons["gpus"] and words in one.reasons["gpus"]
+        _nobody_answered(one)
+    assert code in seen[PYNVML].reasons["sources.pynvml"] and code in seen[SMI].reasons["sources.nvidia_smi"]
 
 
 def test_nobody_may_ask(host: TwoWays, turn: Callable[..., None], holder: int) -> None:

@@ -62,15 +62,18 @@ class TwoWays:
         return {way: Seen(run.fact("gpu_memory", way), run.seconds(way) - self.other_seconds) for way in INTERPRETERS}
 
 
-def agree(seen: Mapping[str, Seen]) -> Iterator[Seen]:
+def agree(seen: Mapping[str, Seen], without_version: str = "") -> Iterator[Seen]:
     """Both ways say the same, all but what moves and the words of the reasons; then each of them, to look at."""
-    one, other = (_steady(each.facts) for each in seen.values())
+    one, other = (_steady(each.facts, without_version) for each in seen.values())
     assert one == other
     yield from seen.values()
 
 
-def _steady(facts: Mapping[str, Any]) -> dict[str, Any]:
-    steady = {name: facts[name] for name in ("class", "product", "gpus", "process_memory", "guards", "versions", "boot_id")}
+def _steady(facts: Mapping[str, Any], without_version: str) -> dict[str, Any]:
+    steady = {name: facts[name] for name in ("class", "product", "process_memory", "guards", "boot_id")}
+    steady["versions"] = {name: value for name, value in facts["versions"].items() if name != without_version}
+    # Sizes move, and nvidia-smi gives whole MiB.
+    steady["gpus"] = [{name: value if not name.startswith("memory_") else value is None for name, value in gpu.items()} for gpu in facts["gpus"]]
     steady["processes"] = [{name: value for name, value in process.items() if name != "state"} for process in facts["processes"]]
     steady["total"] = facts["memory"]["total"]
     steady["null"] = sorted(name for name, value in facts["memory"].items() if value is None)

@@ -175,7 +175,7 @@ def test_full_query(driver: Driver) -> None:
         ({"no_permission": "all"}, 4, "Failed to initialize NVML: Insufficient Permissions\n"),
         ({"driver": "unloaded"}, 9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
         ({"lost": "on"}, 15, "Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system to recover this GPU\n"),
-        ({"library": "missing"}, 12, "NVIDIA-SMI couldn't find libNVML.so library in your system."),
+        ({"library": "missing"}, 12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system."),
     ],
 )
 def test_what_goes_wrong(driver: Driver, knobs: dict[str, str], code: int, text: str) -> None:

@@ -120,8 +120,8 @@ static void load_library(void)
     }
     if (library != NULL)
         return;
-    puts("NVIDIA-SMI couldn't find libNVML.so library in your system. Please make sure that the NVIDIA Display Driver is properly installed and present in your "
-         "system.\nPlease also try adding directory that contains libNVML.so to your system PATH.");
+    puts("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display Driver is properly installed and present in your "
+         "system.\nPlease also try adding directory that contains libnvidia-ml.so to your system PATH.");
     exit(LIBRARY_MISSING);
 }
 

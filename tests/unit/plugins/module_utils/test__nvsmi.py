@@ -224,6 +224,7 @@ def test_xml_that_is_none(text: str) -> None:
         (RunResult(18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.159\n"), 18),
         (RunResult(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"), 9),
         (RunResult(12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.\n"), 12),
+        (RunResult(15, "Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system to recover this GPU\n"), 15),
         (RunResult(4, "Failed to initialize NVML: Insufficient Permissions\n"), 4),
         (RunResult(255, "", "Failed to initialize NVML: Unknown Error\n"), None),
         (RunResult(126, "", ""), None),
