@@ -131,7 +131,7 @@ class ContainerReader:
 
     def _home(self, uid: int) -> str:
         name = self._world.user_name(uid)
-        for line in (self._world.read_text("/etc/passwd") or "").splitlines():
+        for line in (self._world.read_text("/etc/passwd") or "").split("\n"):
             fields = line.split(":")
             if len(fields) >= 6 and (fields[2] == str(uid) or fields[0] == name):
                 return fields[5]

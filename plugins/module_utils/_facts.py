@@ -231,7 +231,7 @@ class _Gathering:
     def _hidepid(self) -> bool:
         if self._world.effective_uid() == 0:
             return False
-        for line in (self._world.read_text("/proc/self/mounts") or "").splitlines():
+        for line in (self._world.read_text("/proc/self/mounts") or "").split("\n"):
             fields = line.split()
             if (
                 len(fields) >= 4

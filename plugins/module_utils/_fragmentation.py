@@ -28,7 +28,7 @@ _ZONE = re.compile(r"^Node\s+\d+,\s+zone\s+\S+\s+(\d[\d\s]*)$")
 def parse_buddyinfo(text: str) -> list[int]:
     """Free blocks of each order, over all nodes and zones."""
     orders: list[int] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         zone = _ZONE.match(line.strip())
         if zone:
             counts = [int(count) for count in zone[1].split() if len(count) < 19]

@@ -225,7 +225,7 @@ def _product(vendor: str | None, product_name: str | None, tree_model: str | Non
 def parse_assignments(text: str) -> dict[str, str]:
     """NAME="value" lines, quoted or not; of a repeated name the last one counts, as in /etc/dgx-release."""
     assignments: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, separator, value = line.strip().partition("=")
         if separator and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             assignments[name] = value.strip().strip("\"'")

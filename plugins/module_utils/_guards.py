@@ -51,7 +51,7 @@ def earlyoom_thresholds(argv: t.Sequence[str]) -> dict[str, str]:
 def parse_oomd(text: str) -> dict[str, str]:
     """Settings of an oomd.conf that are set."""
     settings: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, separator, value = line.partition("=")
         if separator and name.strip() in _OOMD_SETTINGS:
             settings[name.strip()] = value.strip()
@@ -78,7 +78,7 @@ def _nohang_thresholds(world: World, pid: int, argv: t.Sequence[str]) -> dict[st
                 path = after
             elif word.startswith("--config=/"):
                 path = word.partition("=")[2]
-    lines = (world.read_text_of(0, path, _READ_TIMEOUT) or "").splitlines()
+    lines = (world.read_text_of(0, path, _READ_TIMEOUT) or "").split("\n")
     return {match[1]: match[2].strip() for match in (_NOHANG_SETTING.match(line.strip()) for line in lines) if match}
 
 

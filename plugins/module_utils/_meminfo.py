@@ -46,7 +46,7 @@ _BUCKETS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "
 def parse_meminfo(text: str) -> dict[str, int]:
     """The lines of /proc/meminfo, in bytes; lines without a unit (HugePages_Total) are counts. Lines that make no sense are left out."""
     figures: dict[str, int] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         match = _LINE.match(line)
         if match and match[1] not in figures:
             figures[match[1]] = int(match[2]) * (1024 if match[3] else 1)

@@ -130,7 +130,7 @@ def parse_gpus(text: str, fields: tuple[str, ...]) -> tuple[list[Device], str | 
     """GPUs and driver version from the CSV of a --query-gpu; lines that are not CSV are left out."""
     devices: list[Device] = []
     driver: str | None = None
-    for line in text.splitlines():
+    for line in text.split("\n"):
         tokens = [token.strip() for token in line.split(",", len(fields) - 1)]
         if len(tokens) != len(fields) or not re.fullmatch(r"\d{1,4}", tokens[0]):
             continue
@@ -155,7 +155,7 @@ def parse_compute_apps(text: str, devices: list[Device]) -> list[Entry]:
     """Compute processes from the CSV of --query-compute-apps."""
     by_uuid = {device["uuid"]: device["index"] for device in devices}
     entries: list[Entry] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         tokens = [token.strip() for token in line.split(",", len(APP_FIELDS) - 1)]
         if len(tokens) != len(APP_FIELDS) or not re.fullmatch(r"\d{1,9}", tokens[1]):
             continue
@@ -185,7 +185,7 @@ def parse_table(text: str) -> list[Entry] | None:
     if start < 0:
         return None
     entries: list[Entry] = []
-    for line in text[start:].splitlines():
+    for line in text[start:].split("\n"):
         row = _PROCESS_ROW.match(line.rstrip()[:_ROW_LENGTH])
         rest = _ROW_MEMORY.search(row["rest"].rstrip()) if row else None
         if not row or not rest:

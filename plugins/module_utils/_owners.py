@@ -59,7 +59,7 @@ class Place(t.NamedTuple):
 def parse_cgroup(text: str) -> dict[str, str]:
     """Controllers -> path, of /proc/<pid>/cgroup. The v2 hierarchy has the empty name. A path can hold colons."""
     paths: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split(":", 2)
         if len(fields) == 3 and fields[0].isdecimal() and fields[2].startswith("/"):
             paths[fields[1]] = fields[2]
@@ -136,7 +136,7 @@ def parse_systemctl_show(text: str) -> dict[str, dict[str, str]]:
     """Blocks of ``systemctl show``: unit -> property -> value."""
     units: dict[str, dict[str, str]] = {}
     for block in re.split(r"\n\s*\n", text):
-        properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        properties = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
         if properties.get("Id"):
             units[properties["Id"]] = properties
     return units

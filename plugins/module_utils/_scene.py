@@ -241,7 +241,7 @@ def read_listeners(world: World, pids: t.Iterable[int]) -> dict[int, list[int]]:
     """TCP ports of this network namespace that are listened on, with those of ``pids`` that do."""
     inodes: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in (world.read_text(table) or "").splitlines()[1:]:
+        for line in (world.read_text(table) or "").split("\n")[1:]:
             fields = line.split()
             # sl local_address rem_address st ... inode is the tenth field (proc_net_tcp of the kernel's documentation)
             if len(fields) > 9 and fields[3] == _LISTEN:

@@ -123,7 +123,7 @@ def parse_show(text: str, uid: int | None = None) -> list[Unit]:
     units = []
     for block in re.split(r"\n\s*\n", text):
         fields: dict[str, list[str]] = {}
-        for line in block.splitlines():
+        for line in block.split("\n"):
             name, equals, value = line.partition("=")
             if equals:
                 # ExecStart= comes once for each command

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from xml.sax.saxutils import escape
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -259,38 +261,135 @@ def test_one_question_that_hangs_is_a_driver_that_hangs(which: str) -> None:
     assert reading["devices"] == []
 
 
-TOKENS = st.sampled_from(
-    ["0", "1", "6330", UUID, "[N/A]", "N/A", "NVIDIA GB10", "89093", "99999999999999999999", "-1", "Enabled", "ATS", "", "x" * 50, "C+G", "G"]
+#: What a process can call itself: all but a line feed, which ends a line of a table; the other characters that Python takes for line ends too.
+HOSTILE = st.text(st.sampled_from("aZ09 ,|[]<>&\"'=:;/.-+()\t\r\x0b\x0c\x1c\x85\u2028\u00e9\U0001f600\ufffd"), max_size=30) | st.sampled_from(
+    ["1MiB |", "[N/A]", "N/A", "No running processes found", "0, 1, 2, 3", f"{UUID}, 1, 99999, root", "\u2028GPU-x, 1, 99999, root", "...", "+----+", "Processes:"]
 )
-LINES = st.lists(st.lists(TOKENS, max_size=13).map(", ".join), max_size=5).map("\n".join) | st.text(max_size=80)
-ROWS = st.builds(
-    "|    {}   {}  {}  {}  {}  {}  {} |".format,
-    TOKENS,
-    TOKENS,
-    TOKENS,
-    TOKENS,
-    TOKENS,
-    st.text(max_size=20),
-    st.sampled_from(["1MiB", "N/A", "", "5 MiB", "x"]),
-)
-TABLES = st.lists(ROWS, max_size=4).map(lambda rows: "| Processes: |\n" + "\n".join(rows)) | st.text(max_size=80)
+SIZES = st.none() | st.integers(0, 10**7)
+TYPES = {"C": ["compute"], "G": ["graphics"], "C+G": ["compute", "graphics"], "M+C": ["compute"]}
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> tuple[list[tuple[str, int | None]], list[tuple[int, int, str, int | None, str]]]:
+    """GPUs (name, MiB) and processes (gpu, pid, type, MiB, name); a pid is once on a GPU."""
+    gpus = draw(st.lists(st.tuples(HOSTILE, SIZES), min_size=1, max_size=3))
+    places = draw(st.lists(st.tuples(st.integers(0, len(gpus) - 1), st.integers(1, 400)), max_size=5, unique=True))
+    return gpus, [(gpu, pid, draw(st.sampled_from(sorted(TYPES))), draw(SIZES), draw(HOSTILE)) for gpu, pid in places]
+
+
+def uuid(gpu: int) -> str:
+    return f"GPU-{gpu}"
+
+
+def mib(size: int | None, unit: str = "", none: str = "[N/A]") -> str:
+    return none if size is None else f"{size}{unit}"
+
+
+def as_csv(gpus: list[tuple[str, int | None]]) -> str:
+    return "".join(
+        f"{n}, {uuid(n)}, 0x2E1210DE, 12.1, 580.142, {mib(size)}, {mib(size and 0)}, {mib(size)}, [N/A], ATS, {name}\n" for n, (name, size) in enumerate(gpus)
+    )
+
+
+def as_apps(processes: list[tuple[int, int, str, int | None, str]]) -> str:
+    return "".join(f"{uuid(gpu)}, {pid}, {mib(size)}, {name}\n" for gpu, pid, kind, size, name in processes if "C" in kind)
+
+
+def as_table(processes: list[tuple[int, int, str, int | None, str]]) -> str:
+    rows = "".join(
+        f"|  {gpu:>3}   N/A  N/A {pid:>15} {kind:>6}   {name[:38]:<38} {mib(size, 'MiB', 'N/A'):>12} |\n" for gpu, pid, kind, size, name in processes
+    )
+    return f"| Processes: {' ' * 78}|\n|  GPU   GI   CI  PID  Type |\n|====|\n{rows}+----+\n"
+
+
+def as_xml(gpus: list[tuple[str, int | None]], processes: list[tuple[int, int, str, int | None, str]]) -> str:
+    # XML has no control characters at all.
+    def safe(name: str) -> str:
+        return escape("".join(sign for sign in name if sign >= " " or sign == "\t"))
+
+    text = "<?xml version=\"1.0\" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v12.dtd\">\n<nvidia_smi_log><driver_version>580.142</driver_version>"
+    for number, (name, size) in enumerate(gpus):
+        text += f"<gpu id='x'><product_name>{safe(name)}</product_name><uuid>{uuid(number)}</uuid><addressing_mode>ATS</addressing_mode>"
+        total, used = mib(size, " MiB", "N/A"), mib(size and 0, " MiB", "N/A")
+        text += f"<fb_memory_usage><total>{total}</total><used>{used}</used><free>{total}</free></fb_memory_usage><processes>"
+        for gpu, pid, kind, memory, process in processes:
+            if gpu == number:
+                text += f"<process_info><pid>{pid}</pid><type>{kind}</type><process_name>{safe(process)}</process_name>"
+                text += f"<used_memory>{mib(memory, ' MiB', 'N/A')}</used_memory></process_info>"
+        text += "</processes></gpu>"
+    return text + "</nvidia_smi_log>"
+
+
+def expected(processes: list[tuple[int, int, str, int | None, str]]) -> dict[int, tuple[list[str], int | None]]:
+    found: dict[int, tuple[set[str], list[int]]] = {}
+    for _gpu, pid, kind, size, _name in processes:
+        kinds, sizes = found.setdefault(pid, (set(), []))
+        kinds.update(TYPES[kind])
+        sizes.extend([] if size is None else [size * MIB])
+    return {pid: (sorted(kinds), sum(sizes) if sizes else None) for pid, (kinds, sizes) in found.items()}
 
 
 @settings(max_examples=150, deadline=None)
-@given(LINES, LINES, TABLES, st.sampled_from([0, 1, 2, 255]))
-def test_any_text_is_read_without_an_exception_and_nothing_is_negative(gpus: str, apps: str, table: str, rc: int) -> None:
-    reading = read(commands(RunResult(rc, gpus), RunResult(rc, apps), table))
+@given(machines())
+def test_whatever_things_are_called_all_three_texts_say_the_same(
+    machine: tuple[list[tuple[str, int | None]], list[tuple[int, int, str, int | None, str]]],
+) -> None:
+    gpus, processes = machine
+    refused = RunResult(2, 'Field "addressing_mode" is not a valid field to query.\n')
+    by_lines = read(commands(as_csv(gpus), as_apps(processes), as_table(processes)))
+    by_xml = read(commands(refused, refused, "", xml=RunResult(0, as_xml(gpus, processes))))
+    for reading in (by_lines, by_xml):
+        assert [device["memory_total"] for device in reading["devices"]] == [size * MIB if size else None for _name, size in gpus]
+        merged = merge_entries(reading["entries"])
+        assert {process.pid: (process.kinds, process.memory) for process in merged} == expected(processes)
+
+
+EDITS = st.lists(
+    st.tuples(
+        st.integers(0, 2000),
+        st.integers(0, 60),
+        st.sampled_from(["", "\n", ",", "|", "-1", "99999999999999999999", "MiB", "N/A", "<", "\0", "\u2028", "\u0663"]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+    """A text with pieces cut out and others put in."""
+    for start, length, put in edits:
+        place = start % (len(text) + 1)
+        text = text[:place] + put + text[place + length :]
+    return text
+
+
+@settings(max_examples=150, deadline=None)
+@given(machines(), EDITS, EDITS, EDITS, EDITS, st.sampled_from([0, 1, 2, 255]), st.booleans())
+def test_any_text_is_read_without_an_exception_and_nothing_is_negative(
+    machine: tuple[list[tuple[str, int | None]], list[tuple[int, int, str, int | None, str]]],
+    one: list[tuple[int, int, str]],
+    two: list[tuple[int, int, str]],
+    three: list[tuple[int, int, str]],
+    four: list[tuple[int, int, str]],
+    rc: int,
+    refuse: bool,
+) -> None:
+    gpus, processes = machine
+    first = RunResult(2, "unrecognized") if refuse else RunResult(rc, edited(as_csv(gpus), one))
+    xml = RunResult(0, edited(as_xml(gpus, processes), four))
+    reading = read(commands(first, RunResult(rc, edited(as_apps(processes), two)), edited(as_table(processes), three), xml=xml, short=RunResult(rc, "x")))
     for device in reading["devices"]:
         for name in ("memory_total", "memory_used", "memory_free"):
             value = device[name]  # type: ignore[literal-required]
             assert value is None or value >= 0
     for process in merge_entries(reading["entries"]):
         assert process.memory is None or process.memory >= 0
-        assert process.kinds
+        assert process.pid > 0 and process.kinds and process.gpus
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.text(max_size=200))
-def test_any_xml_is_read_without_an_exception(text: str) -> None:
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=200), st.text(max_size=80))
+def test_any_text_at_all(text: str, other: str) -> None:
+    read(commands(text, other, text))
     _nvsmi.parse_xml(text)
-    _nvsmi.parse_xml(f"<nvidia_smi_log><gpu><processes><process_info><pid>{'7'}</pid>{text}</process_info></processes></gpu></nvidia_smi_log>")
+    _nvsmi.parse_xml(f"<nvidia_smi_log><gpu><processes><process_info><pid>7</pid>{text}</process_info></processes></gpu></nvidia_smi_log>")

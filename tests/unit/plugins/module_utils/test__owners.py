@@ -17,6 +17,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import (
     Place,
     cgroup_base,
     locate,
+    parse_cgroup,
     owner_of,
     parse_systemctl_show,
     runs_container,
@@ -349,3 +350,12 @@ def test_blocks_of_systemctl() -> None:
 def test_any_control_group_is_some_place(parts: list[str]) -> None:
     place = locate("".join(parts))
     assert place.container is None or place.runtime is not None
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\r"])
+def test_a_user_cannot_write_a_line_of_his_own_into_a_control_group(end: str) -> None:
+    """The kernel refuses a line feed in the name of a control group, and nothing else; users name those below their own manager."""
+    forged = f"0::/user.slice/user-1000.slice/user@1000.service/x{end}0::/system.slice/victim.service"
+    place = locate(f"{forged}\n")
+    assert (place.unit, place.uid) == ("victim.service", 1000), "a unit of that name of the user's own, not the system's"
+    assert parse_cgroup(f"{forged}\n") == {"": forged[len("0::") :]}
