@@ -17,8 +17,8 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import (
     Place,
     cgroup_base,
     locate,
-    parse_cgroup,
     owner_of,
+    parse_cgroup,
     parse_systemctl_show,
     runs_container,
 )
