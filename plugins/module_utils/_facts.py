@@ -30,7 +30,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvml import read
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import INITIAL_PID_NAMESPACE, Process, ancestors, boot_id, read_process
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import own_pid, protection
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._versions import read_versions
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Deadline, PendingProbe, World
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import KERNEL_LOG, Deadline, PendingProbe, World
 
 #: Name of the child process's reading in a recorded node.
 PROBE = "pynvml"
@@ -81,6 +81,8 @@ class _Gathering:
         fragmentation, reason = read_fragmentation(self._world, page_size_of(meminfo))
         if reason:
             self._reasons["fragmentation"] = reason
+        elif fragmentation and fragmentation["driver_no_memory"] is None:
+            self._reasons["fragmentation.driver_no_memory"] = f"{KERNEL_LOG}: {self._world.reasons.get(KERNEL_LOG, 'unreadable')}"
         if not table:
             self._reasons["guards"] = "/proc shows no process"
         versions = read_versions(self._world, reading)

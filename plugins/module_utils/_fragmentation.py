@@ -22,6 +22,9 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import Wor
 HUGE_PAGE = 2 * 1024 * 1024
 LARGE_BLOCK = 4 * 1024 * 1024
 
+#: What the driver writes to the kernel's log when it finds no memory, or none in one piece.
+NO_MEMORY = "NV_ERR_NO_MEMORY"
+
 _ZONE = re.compile(r"^Node\s+\d+,\s+zone\s+\S+\s+(\d[\d\s]*)$")
 
 
@@ -73,6 +76,7 @@ def read_fragmentation(world: World, page_size: int) -> tuple[dict[str, t.Any] |
         figures[name] = _number(counters.get(name))
     minimum = _number(world.read_text("/proc/sys/vm/min_free_kbytes"))
     figures["min_free"] = None if minimum is None else minimum * 1024
+    figures["driver_no_memory"] = world.count_kernel_messages(NO_MEMORY)
     return figures, None
 
 

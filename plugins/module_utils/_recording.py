@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import mask_argv, mask_command
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import (
+    KERNEL_LOG,
     FakeWorld,
     PendingProbe,
     PendingRun,
@@ -56,6 +57,7 @@ class RecordingWorld:
         self._commands: list[dict[str, t.Any]] = []
         self._probes: dict[str, dict[str, t.Any]] = {}
         self._responses: list[dict[str, t.Any]] = []
+        self._kernel_messages: dict[str, int] = {}
         self._failures: dict[str, str] = {}
 
     def _failed(self, path: str) -> None:
@@ -160,6 +162,15 @@ class RecordingWorld:
         )
         return response
 
+    def count_kernel_messages(self, text: str) -> int | None:
+        """See World."""
+        count = self._inner.count_kernel_messages(text)
+        if count is None:
+            self._failed(KERNEL_LOG)
+        else:
+            self._kernel_messages[text] = count
+        return count
+
     def monotonic(self) -> float:
         """See World."""
         return self._inner.monotonic()
@@ -177,6 +188,7 @@ class RecordingWorld:
             "commands": self._commands,
             "probes": self._probes,
             "responses": self._responses,
+            "kernel_messages": self._kernel_messages,
             "failures": self._failures,
         }
 
@@ -328,6 +340,7 @@ class ReplayWorld(FakeWorld):
                 },
                 users={int(uid): str(name) for uid, name in node.get("users", {}).items()},
                 uid=int(node.get("uid", 0)),
+                kernel_messages={str(text): abs(int(count)) for text, count in node.get("kernel_messages", {}).items()},
                 reasons={str(name): str(reason) for name, reason in node.get("failures", {}).items()},
             )
             self._directories = {str(name): [str(entry) for entry in names] for name, names in node.get("directories", {}).items()}

@@ -27,6 +27,10 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import pars
 #: No text that is read here is longer in practice; a larger one is cut, so that a strange file cannot fill the memory.
 MAX_TEXT = 4 * 1024 * 1024
 
+KERNEL_LOG = "/dev/kmsg"
+#: Far more than a kernel keeps. It could add messages as fast as they are read here.
+MAX_KERNEL_LOG = 32 * 1024 * 1024
+
 
 class RunResult(t.NamedTuple):
     """What a command did. ``missing``: there is no such program. ``timed_out``: it was ended, or abandoned, at its deadline."""
@@ -106,6 +110,9 @@ class World(t.Protocol):
 
     def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
         """HTTP GET over a UNIX socket."""
+
+    def count_kernel_messages(self, text: str) -> int | None:
+        """How many messages that the kernel's log still has hold a text; None when it cannot be read."""
 
     def monotonic(self) -> float:
         """A clock that never goes back."""
@@ -292,6 +299,35 @@ class LiveWorld:
             return Response(error="the request is not ASCII")
         return parse_response(b"".join(chunks))
 
+    def count_kernel_messages(self, text: str) -> int | None:
+        """See World. Each read gives one message; where there is none left, the log has been read."""
+        wanted, count, size = text.encode("ascii"), 0, 0
+        try:
+            descriptor = _open_without_waiting(self._path(KERNEL_LOG), os.O_RDONLY)
+            try:
+                if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                    self.reasons[KERNEL_LOG] = "not the kernel's log"
+                    return None
+                while size < MAX_KERNEL_LOG:
+                    try:
+                        message = os.read(descriptor, 8192)
+                    except BlockingIOError:
+                        break
+                    except BrokenPipeError:
+                        # The message was overwritten before it was read: the next read gives the oldest one that is left.
+                        continue
+                    if not message:
+                        break
+                    count += wanted in message
+                    size += len(message)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self.reasons[KERNEL_LOG] = why(error)
+            return None
+        self.reasons.pop(KERNEL_LOG, None)
+        return count
+
     def monotonic(self) -> float:
         """See World."""
         return time.monotonic()
@@ -351,6 +387,7 @@ class FakeWorld:
         uid: int = 0,
         clock: Callable[[], float] = lambda: 0.0,
         reasons: dict[str, str] | None = None,
+        kernel_messages: Mapping[str, int] | None = None,
     ) -> None:
         self.files: Mapping[str, str] = files or {}
         self.commands: Mapping[tuple[str, ...], RunResult] = commands or {}
@@ -361,6 +398,7 @@ class FakeWorld:
         self.uid = uid
         self.clock = clock
         self.reasons: dict[str, str] = {} if reasons is None else reasons
+        self.kernel_messages: Mapping[str, int] = kernel_messages or {}
 
     def read_text(self, path: str, timeout: float | None = None) -> str | None:
         """See World."""
@@ -420,6 +458,13 @@ class FakeWorld:
     def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
         """See World."""
         return self.responses.get((socket_path, url_path), Response(error="no such file"))
+
+    def count_kernel_messages(self, text: str) -> int | None:
+        """See World."""
+        count = self.kernel_messages.get(text)
+        if count is None:
+            self.reasons.setdefault(KERNEL_LOG, "no such file")
+        return count
 
     def monotonic(self) -> float:
         """See World."""

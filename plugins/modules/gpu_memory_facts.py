@@ -365,6 +365,13 @@ ansible_facts:
               description: How often compaction succeeded since boot.
               type: int
               sample: 0
+            driver_no_memory:
+              description:
+                - How many messages in the kernel's log say that the GPU driver found no memory (C(NV_ERR_NO_MEMORY)). Where there are
+                  some, memory in large blocks has run out since boot, whatever is free now.
+                - The log is a ring, which may have lost older messages. V(null) where the user may not read it.
+              type: int
+              sample: 0
             min_free:
               description: What the kernel keeps free (C(vm.min_free_kbytes)).
               type: int

@@ -52,8 +52,14 @@ def test_counters_of_the_kernel() -> None:
     figures, reason = read_fragmentation(world, 4096)
     assert reason is None
     assert figures is not None
+    assert figures["driver_no_memory"] is None
     assert (figures["compact_stall"], figures["compact_fail"], figures["compact_success"], figures["min_free"]) == (4, 3, None, 67584 * 1024)
 
 
 def test_an_unreadable_buddyinfo_says_why() -> None:
     assert read_fragmentation(FakeWorld(), 4096) == (None, "/proc/buddyinfo: no such file")
+
+
+def test_a_driver_that_found_no_memory_is_counted() -> None:
+    figures, _reason = read_fragmentation(FakeWorld({"/proc/buddyinfo": FRESH}, kernel_messages={"NV_ERR_NO_MEMORY": 3}), 4096)
+    assert figures is not None and figures["driver_no_memory"] == 3

@@ -57,6 +57,7 @@ MACHINE = FakeWorld(
     },
     users={1000: "alice"},
     uid=1000,
+    kernel_messages={"NV_ERR_NO_MEMORY": 2},
 )
 
 
@@ -73,6 +74,7 @@ def record() -> dict[str, t.Any]:
     world.run(["podman", "container", "inspect", "b"], 5)
     world.start_probe("pynvml", dict, 5).finish()
     world.request("/run/docker.sock", "/containers/a/json", 5)
+    world.count_kernel_messages("NV_ERR_NO_MEMORY")
     return world.recording()
 
 
@@ -100,6 +102,7 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     assert world.run(["nvidia-smi"], 5) == RunResult(3, "out --password ********\nline\n", "err\n")
     assert json.loads(world.run(["podman", "container", "inspect", "b"], 5).stdout) == [{"Id": "b", "Name": "y", "Config": {}}]
     assert world.run(["other"], 5).missing
+    assert (world.count_kernel_messages("NV_ERR_NO_MEMORY"), world.count_kernel_messages("other")) == (2, None)
     assert world.start_probe("pynvml", dict, 5).finish() == ProbeResult({**READING, "entries": [{**READING["entries"][0], "name": "llama --api-key ********"}]})
     assert world.start_probe("other", dict, 5).finish().data is None
     assert json.loads(world.request("/run/docker.sock", "/containers/a/json", 5).body)["Name"] == "/x"

@@ -157,6 +157,45 @@ def test_what_is_not_http(data: bytes) -> None:
     assert parse_response(data).status is None
 
 
+def test_messages_of_the_kernels_log_are_counted(tmp_path: Path) -> None:
+    """A terminal gives one line a read and then none, as the kernel's log does."""
+    master, slave = os.openpty()
+    try:
+        (tmp_path / "dev").mkdir()
+        (tmp_path / "dev" / "kmsg").symlink_to(os.ttyname(slave))
+        world = LiveWorld(str(tmp_path))
+        assert world.count_kernel_messages("NV_ERR_NO_MEMORY") == 0
+        lines = ["3,1,1,-;usb 1-1: new device", "3,2,2,-;NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)"]
+        os.write(master, "\n".join([*lines, *lines, ""]).encode())
+        assert world.count_kernel_messages("NV_ERR_NO_MEMORY") == 2
+        assert world.reasons == {}
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_a_kernels_log_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    world = LiveWorld(str(tmp_path))
+    assert world.count_kernel_messages("x") is None and world.reasons == {"/dev/kmsg": "no such file"}
+    (tmp_path / "dev").mkdir()
+    os.mkfifo(tmp_path / "dev" / "kmsg")
+    assert world.count_kernel_messages("x") is None and world.reasons == {"/dev/kmsg": "not the kernel's log"}
+
+
+def test_a_message_that_was_overwritten_meanwhile_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bytes | type[OSError]] = [b"a NV_ERR_NO_MEMORY", BrokenPipeError, b"b NV_ERR_NO_MEMORY", BlockingIOError]
+
+    def read(descriptor: int, size: int) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, bytes):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(os, "read", read)
+    monkeypatch.setattr("ansible_collections.unimem.dgx_spark.plugins.module_utils._world.KERNEL_LOG", "/dev/null")
+    assert LiveWorld().count_kernel_messages("NV_ERR_NO_MEMORY") == 2
+
+
 def test_a_deadline_is_shared_and_never_negative() -> None:
     now = [100.0]
     deadline = Deadline(FakeWorld(clock=lambda: now[0]), 10)
