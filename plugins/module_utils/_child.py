@@ -103,10 +103,17 @@ class Child:
 
 
 def _start(run: Callable[[], int], deadline: float) -> Child:
-    """Fork; the child has its own session, /dev/null as input, two pipes as output and no other descriptor."""
-    out_read, out_write = os.pipe()
-    err_read, err_write = os.pipe()
-    pid = os.fork()
+    """Fork; the child has its own session, /dev/null as input, two pipes as output and no other descriptor. OSError where that fails."""
+    pipes: list[int] = []
+    try:
+        pipes += os.pipe()
+        pipes += os.pipe()
+        pid = os.fork()
+    except OSError:
+        for pipe in pipes:
+            os.close(pipe)
+        raise
+    out_read, out_write, err_read, err_write = pipes
     if pid == 0:
         _become(run, out_write, err_write)
     os.close(out_write)

@@ -305,6 +305,8 @@ class ReplayWorld(FakeWorld):
     """A recorded machine, read from a directory that holds ``node.json``. WorldError when it cannot be used."""
 
     def __init__(self, directory: str) -> None:
+        if not directory:
+            raise WorldError(f"replay is empty; it is the directory of a recorded node, which holds {RECORDING_FILE}.")
         path = os.path.join(directory, RECORDING_FILE)
         try:
             with open(path, encoding="utf-8") as stream:

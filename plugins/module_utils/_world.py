@@ -260,7 +260,12 @@ class LiveWorld:
 
     def start(self, argv: Sequence[str], timeout: float) -> PendingRun:
         """See World."""
-        child = start_command(argv, time.monotonic() + timeout)
+        try:
+            child = start_command(argv, time.monotonic() + timeout)
+        except OSError as error:
+            # A node without memory starts no process: then all the more it has to be described.
+            self.reasons[argv[0]] = f"no process could be started: {why(error)}"
+            return _DoneRun(RunResult(rc=126, stderr=self.reasons[argv[0]]))
         if child is None:
             self.reasons[argv[0]] = "no such program"
             return _DoneRun(RunResult(rc=127, missing=True))
@@ -272,7 +277,11 @@ class LiveWorld:
 
     def start_probe(self, name: str, function: Callable[[], dict[str, t.Any]], timeout: float) -> PendingProbe:
         """See World."""
-        return _LiveProbe(name, start_function(function, time.monotonic() + timeout), timeout)
+        try:
+            child = start_function(function, time.monotonic() + timeout)
+        except OSError as error:
+            return _DoneProbe(ProbeResult(error=f"no process could be started: {why(error)}"))
+        return _LiveProbe(name, child, timeout)
 
     def request(self, socket_path: str, url_path: str, timeout: float) -> Response:
         """See World. HTTP/1.0, so that the answer ends where the connection ends; that needs no HTTP library."""

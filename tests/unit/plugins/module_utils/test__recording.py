@@ -193,3 +193,8 @@ def test_what_a_driver_said_has_the_right_types(part: str, field: str, value: t.
     assert not is_reading({**good, part: [{**good[part][0], field: value}]})
     assert not is_reading({**good, part: [{name: entry for name, entry in good[part][0].items() if name != field}]})
     assert not is_reading({**good, "failure": {"code": 3}}) and not is_reading(None) and not is_reading([])
+
+
+def test_an_empty_name_is_not_the_directory_that_one_is_in() -> None:
+    with pytest.raises(WorldError, match="replay is empty"):
+        ReplayWorld("")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -103,6 +104,21 @@ def test_commands_of_this_machine() -> None:
     assert world.run(["printf", "%s", "a b"], 10).stdout == "a b"
     missing = world.run(["no-such-program-anywhere"], 10)
     assert (missing.rc, missing.missing) == (127, True)
+
+
+def test_a_machine_that_can_start_no_process_is_still_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fork() -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", fork)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    world = LiveWorld()
+    run = world.run(["true"], 5)
+    assert (run.rc, run.missing, run.timed_out) == (126, False, False) and "no process could be started: Cannot allocate memory" in run.stderr
+    assert world.start_probe("x", dict, 5).finish() == ProbeResult(error="no process could be started: Cannot allocate memory")
+    (tmp_path / "file").write_text("x")
+    assert world.read_text_of(os.getuid(), str(tmp_path / "file"), 5) is None and "no process" in world.reasons[str(tmp_path / "file")]
+    assert len(os.listdir("/proc/self/fd")) == descriptors, "what was opened for the child is closed again"
 
 
 def test_a_probe_of_this_machine() -> None:
