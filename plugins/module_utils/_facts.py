@@ -88,7 +88,7 @@ class _Gathering:
         versions = read_versions(self._world, reading)
         nothing_here = reading["absent"] and not hardware.gpu_present and versions["kernel_module"] is None
         processes, process_memory = self._processes(reading, source, nothing_here)
-        self._explain(hardware, klass)
+        self._explain(hardware, klass, reading["failure"] is not None)
         in_pool = merge_entries(entry for entry in reading["entries"] if classes.get(entry["gpu"]) == "unified")
         return {
             "class": klass,
@@ -280,13 +280,14 @@ class _Gathering:
             self._reasons["unattributed"] = "it includes what processes hold of which the driver does not say it"
         return max(0, residual - memory_sum(process.memory for process in in_pool))
 
-    def _explain(self, hardware: Hardware, klass: str) -> None:
+    def _explain(self, hardware: Hardware, klass: str, failed: bool) -> None:
         if hardware.product is None:
             self._reasons["product"] = "neither the device tree nor DMI nor /etc/dgx-release names it"
         if self._world.effective_uid() != 0:
             self._reasons["privileges"] = "read without root: executables, containers and user units of others may be missing"
         if klass == "none" and hardware.gpu_present:
-            self._reasons.setdefault("gpus", "there is an NVIDIA GPU, and no driver that answers")
+            said = "no driver that answers" if failed else "the driver lists none"
+            self._reasons.setdefault("gpus", f"there is an NVIDIA GPU by its PCI device, the device tree or its loaded driver, and {said}")
 
 
 def _text(problem: Problem | None) -> str:

@@ -371,6 +371,15 @@ def test_a_broken_child_leaves_nvidia_smi() -> None:
     assert "status -11" in facts["sources"]["reasons"]["sources.pynvml"]
 
 
+def test_a_gpu_that_its_driver_does_not_list() -> None:
+    """GSP firmware that does not start, for one: the driver is loaded, answers, and has no device."""
+    none = RunResult(6, "No devices were found\n")
+    commands = {_nvsmi.GPU_QUERY: none, _nvsmi.APP_QUERY: none, _nvsmi.TABLE: none}
+    facts = gather(FakeWorld({"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.142\n"}, commands=commands))
+    assert (facts["class"], facts["gpus"], facts["process_memory"]) == ("none", [], 0)
+    assert facts["sources"]["reasons"]["gpus"].endswith("and the driver lists none")
+
+
 def test_a_machine_of_which_nothing_can_be_read() -> None:
     facts = gather(FakeWorld())
     check_shape(facts)
