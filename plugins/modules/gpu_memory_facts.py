@@ -46,6 +46,8 @@ extends_documentation_fragment:
   - unimem.dgx_spark._attributes.facts_module
   - unimem.dgx_spark._attributes.actiongroup_gpu
 notes:
+  - C(pynvml) saves the starting of C(nvidia-smi). It is used where the Python that runs modules on the node has it, for example that of
+    a virtual environment that C(ansible_python_interpreter) names.
   - Nothing has to be installed on the node, and root is not needed. What an unprivileged user cannot see, such as the names of
     containers, is said in RV(ansible_facts.gpu_memory.sources.reasons).
   - Run it on the machine and not inside of a container. Without the PID namespace of the machine the driver lists no processes.
