@@ -174,10 +174,16 @@ class Comparison:
     #: path -> absent, kind, target, size, content
     wrong: dict[str, str] = field(default_factory=dict)
     hashed: int = 0
+    #: paths that were compared by size only, because reading them was not allowed
+    unverified: list[str] = field(default_factory=list)
 
 
-def compare(root: str, expected: t.Sequence[Entry], index: Index, content: bool) -> Comparison:
-    """Hold what is below `root` against what is expected. With `content`, every file's digest must be known and equal. Raises OSError."""
+def compare(root: str, expected: t.Sequence[Entry], index: Index, content: bool, read: bool = True) -> Comparison:
+    """Hold what is below `root` against what is expected. With `content`, every file's digest must be known and equal. Raises OSError.
+
+    Without `read`, nothing is hashed: a file whose digest the index does not know counts as right, and as unverified. So does one
+    whose digest nobody has said.
+    """
     result = Comparison()
     candidates = []
     for entry in expected:
@@ -198,7 +204,16 @@ def compare(root: str, expected: t.Sequence[Entry], index: Index, content: bool)
             result.wrong[entry.path] = "size"
         else:
             candidates.append(entry)
-    if content:
+    if content and not read:
+        for entry in candidates:
+            known = index.known(entry, os.lstat(os.path.join(root, entry.path)), algorithm_of(entry))
+            if not known or not entry.digest:
+                result.unverified.append(entry.path)
+            elif known != entry.digest:
+                result.wrong[entry.path] = "content"
+    elif content:
+        result.unverified = [entry.path for entry in candidates if not entry.digest]
+        candidates = [entry for entry in candidates if entry.digest]
         result.hashed = hash_all(root, candidates, index)
         for entry in candidates:
             if index.stamps[entry.path][4] != entry.digest:

@@ -80,29 +80,65 @@ def _rank(entry: Entry) -> tuple[int, str]:
     return int(name.endswith((".index.json", "config.json"))), entry.path
 
 
-def publish(root: str, key: str, expected: t.Sequence[Entry], index: Index, content: bool) -> Receipt:
-    """Verify what lies in the staging folder and move it into place, all of it or nothing. Raises OSError, TreeError."""
+def check_places(root: str, todo: t.Iterable[Entry]) -> None:
+    """Raise TreeError where one of these could not be renamed into its place: found before anything is sent, and before the first rename."""
+    base = _existing(root)
+    device = os.stat(base).st_dev
+    seen: set[str] = set()
+    for entry in todo:
+        final = os.path.join(root, entry.path)
+        if os.path.isdir(final) and not os.path.islink(final):
+            raise TreeError(f"{final} is a directory, and has to become a {entry.kind}: remove it first")
+        folder = _existing(os.path.dirname(final))
+        if folder in seen:
+            continue
+        seen.add(folder)
+        status = os.stat(folder)
+        if not stat.S_ISDIR(status.st_mode):
+            raise TreeError(f"{folder} is in the way: it has to be a directory; remove it first")
+        if status.st_dev != device:
+            raise TreeError(f"{folder} lies on another file system than {base}: name a root (model_sync_root) on the one that holds the model")
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise TreeError(f"{folder} is on a file system that is mounted read-only: mount it for writing, or name another place for the model")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            owner = f"user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}"
+            text = f"user {os.geteuid()} may not write in {folder} ({owner}): run with become, or `chown -R {os.geteuid()} {folder}` there"
+            raise TreeError(text)
+
+
+def _existing(path: str) -> str:
+    """The path, or the nearest one above it that is there."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def publish(root: str, key: str, expected: t.Sequence[Entry], index: Index, content: bool, read: bool = True) -> Receipt:
+    """Verify what lies in the staging folder and move it into place, all of it or nothing. Raises OSError, TreeError.
+
+    Without `read`, files in place that the index does not know are taken as right; what arrived is read in any case.
+    """
     staging = staging_of(root, key)
-    wrong = compare(root, expected, index, content).wrong
+    wrong = compare(root, expected, index, content, read).wrong
     todo = sorted((entry for entry in expected if entry.path in wrong), key=_rank)
     arrived = Index(os.path.join(staging, "unused"))
     receipt = _inspect(staging, todo, compare(staging, todo, arrived, content))
     if not receipt.complete:
         return receipt
+    check_places(root, todo)
+    for entry in todo:
+        if entry.kind == "file":
+            # Written back before it has its name: a crash must not leave an empty file under a blob's. And out of the page cache.
+            evict_files([os.path.join(staging, entry.path)])
+            receipt.published += entry.size
     folders = set()
     for entry in todo:
         staged, final = os.path.join(staging, entry.path), os.path.join(root, entry.path)
-        if entry.kind == "file":
-            # Written back before it has its name: a crash must not leave an empty file under a blob's. And out of the page cache.
-            evict_files([staged])
-            receipt.published += entry.size
         _make_folders(staging, root, os.path.dirname(entry.path))
-        if os.path.isdir(final) and not os.path.islink(final):
-            raise TreeError(f"{final} is a directory, and has to become a {entry.kind}: remove it first")
         os.replace(staged, final)
         receipt.moved += 1
         folders.add(os.path.dirname(final))
-        if entry.kind == "file" and content:
+        if entry.kind == "file" and content and entry.digest:
             index.note(entry.path, os.lstat(final), entry.digest)
     for folder in sorted(folders):
         _sync_folder(folder)

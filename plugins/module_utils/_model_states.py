@@ -12,7 +12,14 @@ import os
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_index import Index, compare, hash_all, key_of
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_staging import free_bytes, missing_bytes, publish, staged_bytes, staging_of
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_staging import (
+    check_places,
+    free_bytes,
+    missing_bytes,
+    publish,
+    staged_bytes,
+    staging_of,
+)
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import Entry, TreeError, check_links, parse_entries, read_tree
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._page_cache import evict_files
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, parse_size
@@ -39,16 +46,21 @@ def indexed(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.Any]
     if not tree.complete:
         first = "; ".join(problem["message"].rstrip(".") for problem in problems[:3])
         raise IncompleteModel(f"the model at {params['path']} is not complete: {first}. Finish its download on this node, then run again", problems)
-    entries, hashed = tree.entries, 0
+    entries, hashed, unhashed = tree.entries, 0, []
     if params["verify"] == "content":
         index = Index.load(tree.root, key_of(tree.model_path, tree.root))
         unnamed = [entry for entry in entries if entry.kind == "file" and not entry.digest]
-        hashed = hash_all(tree.root, unnamed, index)
-        digests = {entry.path: index.stamps[entry.path][4] for entry in unnamed}
+        if params["read"]:
+            hashed = hash_all(tree.root, unnamed, index)
+            digests = {entry.path: index.stamps[entry.path][4] for entry in unnamed}
+        else:
+            digests = {entry.path: index.known(entry, os.lstat(os.path.join(tree.root, entry.path)), "sha256") or "" for entry in unnamed}
+            unhashed = [entry for entry in unnamed if not digests[entry.path]]
         entries = [Entry(entry.path, entry.kind, entry.size, entry.target, digests.get(entry.path, entry.digest)) for entry in entries]
         _index_if_writable(index, check_mode)
     told = {"root": tree.root, "model_path": tree.model_path, "revision": tree.revision, "files": [entry.as_dict() for entry in entries]}
-    return {"changed": False, "tree": told, "total_bytes": tree.size, "hashed_bytes": hashed, "problems": problems}
+    unverified = [entry.path for entry in unhashed]
+    return {"changed": False, "tree": told, "total_bytes": tree.size, "hashed_bytes": hashed, "unverified": unverified, "problems": problems}
 
 
 def _told(params: t.Mapping[str, t.Any]) -> tuple[str, str, list[Entry]]:
@@ -70,7 +82,7 @@ def _by_content(params: t.Mapping[str, t.Any], entries: t.Sequence[Entry]) -> bo
     if params["verify"] != "content":
         return False
     unhashed = [entry.path for entry in entries if entry.kind == "file" and not entry.digest]
-    if unhashed:
+    if unhashed and params["read"]:
         raise TreeError(f"{unhashed[0]} was listed without its digest: list the model with verify=content as well")
     return True
 
@@ -80,7 +92,7 @@ def prepared(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.Any
     root, key, entries = _told(params)
     reserve = parse_size(params["reserve"], "reserve")
     index = Index.load(root, key)
-    seen = compare(root, entries, index, _by_content(params, entries))
+    seen = compare(root, entries, index, _by_content(params, entries), params["read"])
     if not check_mode and index.changed:
         index.save()
     lacking, free, staging = missing_bytes(entries, seen.wrong), free_bytes(root), staging_of(root, key)
@@ -88,10 +100,12 @@ def prepared(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.Any
     if seen.wrong and free < required:
         text = f"{root} has {format_size(free)} free, and {format_size(lacking)} of the model are missing (reserve {format_size(reserve)})"
         raise TreeError(f"{text}: make {format_size(required - free)} free there")
+    if seen.wrong:
+        check_places(root, [entry for entry in entries if entry.path in seen.wrong])
     if seen.wrong and not check_mode:
         os.makedirs(staging, mode=0o755, exist_ok=True)
     told = {"missing": seen.wrong, "missing_bytes": lacking, "hashed_bytes": seen.hashed, "free_bytes": free, "staging": staging}
-    return {"changed": bool(seen.wrong), **told}
+    return {"changed": bool(seen.wrong), "unverified": seen.unverified, **told}
 
 
 def published(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
@@ -100,9 +114,9 @@ def published(params: t.Mapping[str, t.Any], check_mode: bool) -> dict[str, t.An
     content = _by_content(params, entries)
     index = Index.load(root, key)
     if check_mode:
-        wrong = compare(root, entries, index, content).wrong
+        wrong = compare(root, entries, index, content, params["read"]).wrong
         return {"changed": bool(wrong), "published_bytes": missing_bytes(entries, wrong), "corrupt": []}
-    receipt = publish(root, key, entries, index, content)
+    receipt = publish(root, key, entries, index, content, params["read"])
     if receipt.absent:
         raise TreeError(f"{len(receipt.absent)} files were not received, {receipt.absent[0]} first: nothing was put into place")
     return {"changed": receipt.moved > 0, "published_bytes": receipt.published, "corrupt": receipt.corrupt}

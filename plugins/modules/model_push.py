@@ -12,13 +12,16 @@ version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:
-  - The part of the role P(unimem.dgx_spark.model_sync#role) that copies. It runs on the node that has the model and sends a list of files with rsync
-    over ssh, straight to another node's address.
+  - The part of the role P(unimem.dgx_spark.model_sync#role) that copies. It runs on the node that has the model and sends a list of files with
+    several rsyncs at once, over ssh or to a daemon, straight to another node's address.
   - The other node's host key is given, so that nothing is trusted on first use. A password is never asked for.
+  - The copy runs on the node by itself. The controller looks after it, and shows bytes, rate, time left and the slowest node, every 5 seconds on a
+    terminal and every tenth of the way in a log. Where the controller goes away, what was begun is ended, and the next run finds it.
   - What is sent to is a folder that nothing reads from; M(unimem.dgx_spark.model_tree) puts the files into place there.
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
   - unimem.dgx_spark._attributes.actiongroup_gpu
+  - unimem.dgx_spark._attributes.flow
   - unimem.dgx_spark._peer
 attributes:
   check_mode:
@@ -26,6 +29,10 @@ attributes:
     details:
       - The connection to the other node is tried in check mode as well. Nothing is sent.
   diff_mode:
+    support: none
+  action:
+    support: full
+  async:
     support: none
   idempotent:
     support: partial
@@ -48,6 +55,37 @@ options:
       - The folder on the other node that the files are sent to. It must exist.
     type: path
     required: true
+  daemon:
+    description:
+      - The rsync daemon to send to in place of ssh, as M(unimem.dgx_spark.model_door) returned it. Of O(peer), only the address counts then.
+      - What is sent is not encrypted.
+    type: dict
+    suboptions:
+      port:
+        description:
+          - Where it listens.
+        type: int
+        required: true
+      user:
+        description:
+          - The user that it lets in.
+        type: str
+        required: true
+      module:
+        description:
+          - The name that it has for the folder.
+        type: str
+        required: true
+      password:
+        description:
+          - The secret that it was started with.
+        type: str
+        required: true
+  streams:
+    description:
+      - How many rsyncs send at once. V(0) means half of this node's cores, and no more than 8. There are never more than files of 64 MiB and above.
+    type: int
+    default: 0
   timeout:
     description:
       - Seconds without a byte sent or received after which a try is given up.
@@ -55,10 +93,15 @@ options:
     default: 120
   tries:
     description:
-      - How often a broken connection is tried. Each try goes on where the last one was.
+      - How often a broken connection is tried, by each stream. Each try goes on where the last one was.
     type: int
     default: 3
+  progress:
+    description:
+      - A file on this node to write the progress to, for the action plugin, which sets it.
+    type: path
 seealso:
+  - module: unimem.dgx_spark.model_door
   - module: unimem.dgx_spark.model_tree
 """
 
@@ -80,8 +123,18 @@ sent_files:
   returned: success
   type: int
   sample: 3
+sent_bytes:
+  description: Bytes of these files.
+  returned: when something was sent
+  type: int
+  sample: 127131426816
+streams:
+  description: How many rsyncs sent at once.
+  returned: when something was sent
+  type: int
+  sample: 8
 tries:
-  description: How many tries it took.
+  description: How many tries the stream with the most took.
   returned: when something was sent
   type: int
   sample: 1
@@ -92,13 +145,22 @@ seconds:
   sample: 184.2
 """
 
+import contextlib
+import json
+import os
+import stat
 import time
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import TreeError, check_relative
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import PushError, push
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PEER_OPTION, PeerError, peer_from, refusal, ssh_argv
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import OverSsh, Route, daemon_from
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PEER_OPTION, Peer, PeerError, peer_from, refusal, ssh_argv
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._streams import Copy, PushError, Stream, alone, balance, push, stream_count
+
+#: How long a copy that an earlier run has started is waited for, in seconds.
+PATIENCE = 3600.0
 
 
 def main() -> None:
@@ -109,36 +171,102 @@ def main() -> None:
             "files": {"type": "list", "elements": "str", "required": True},
             "staging": {"type": "path", "required": True},
             "peer": PEER_OPTION,
+            "daemon": {
+                "type": "dict",
+                "options": {
+                    "port": {"type": "int", "required": True},
+                    "user": {"type": "str", "required": True},
+                    "module": {"type": "str", "required": True},
+                    "password": {"type": "str", "required": True, "no_log": True},
+                },
+            },
+            "streams": {"type": "int", "default": 0},
             "timeout": {"type": "int", "default": 120},
             "tries": {"type": "int", "default": 3},
+            "progress": {"type": "path"},
         },
         supports_check_mode=True,
     )
-    module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     for program in ("rsync", "ssh"):
         module.get_bin_path(program, required=True)
-    files = module.params["files"]
-
-    def run(argv: list[str], data: bytes | None = None) -> tuple[int, str, str]:
-        status, stdout, stderr = module.run_command(argv, data=data, binary_data=True)
-        return status, stdout, stderr
-
+    root, files = module.params["root"], module.params["files"]
     try:
         peer = peer_from(module.params["peer"])
-        for name in files:
-            check_relative(name)
+        route: Route = daemon_from(module.params["daemon"], peer.address) if module.params["daemon"] else OverSsh(peer)
+        sizes = {check_relative(name): size_of(root, name) for name in files}
         if not files:
             module.exit_json(changed=False, sent_files=0)
-        status, _stdout, stderr = run([*ssh_argv(peer), peer.login, "true"])
-        if status != 0:
-            module.fail_json(msg=refusal(peer, stderr))
+        if isinstance(route, OverSsh):
+            knock(module, peer)
         if module.check_mode:
             module.exit_json(changed=True, sent_files=len(files))
-        start = time.monotonic()
-        tries = push(run, peer, module.params["root"], module.params["staging"], files, module.params["timeout"], module.params["tries"])
-    except (PeerError, TreeError, PushError) as exc:
+        streams = balance(sizes, stream_count(sizes.values(), module.params["streams"], len(os.sched_getaffinity(0))))
+        reporter = Reporter(module.params["progress"], streams)
+        copy = Copy(route, root, module.params["staging"], module.params["timeout"], module.params["tries"])
+        try:
+            with alone(f"{peer.address} {copy.staging}", PATIENCE, reporter.waiting):
+                start = time.monotonic()
+                push(copy, streams, reporter.report)
+                seconds = time.monotonic() - start
+        finally:
+            reporter.end()
+    except (PeerError, TreeError, PushError, OSError) as exc:
         module.fail_json(msg=str(exc))
-    module.exit_json(changed=True, sent_files=len(files), tries=tries, seconds=round(time.monotonic() - start, 3))
+    told = {"tries": max(stream.tries for stream in streams), "streams": len(streams), "sent_bytes": sum(sizes.values())}
+    module.exit_json(changed=True, sent_files=len(files), seconds=round(seconds, 3), **told)
+
+
+def knock(module: AnsibleModule, peer: Peer) -> None:
+    """Fail with the remedy where the peer does not let us in."""
+    status, _stdout, stderr = module.run_command([*ssh_argv(peer), peer.login, "true"], environ_update={"LC_ALL": "C.UTF-8"})
+    if status != 0:
+        module.fail_json(msg=refusal(peer, stderr))
+
+
+def size_of(root: str, name: str) -> int:
+    """Bytes of a file; 0 for a link. Raises PushError where there is no such file."""
+    try:
+        status = os.lstat(os.path.join(root, name))
+    except OSError as exc:
+        raise PushError(f"{os.path.join(root, name)} cannot be sent: {exc.strerror}; run again, so that the model is listed anew") from exc
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+class Reporter:
+    """Writes how far the copy is, for the action plugin on the controller. That it cannot be written is no reason to stop a copy."""
+
+    def __init__(self, path: str | None, streams: list[Stream]) -> None:
+        self.path = path
+        self.streams = streams
+        self._start = time.monotonic()
+
+    def report(self) -> None:
+        """Once a second."""
+        sent, total = sum(stream.sent for stream in self.streams), sum(stream.size for stream in self.streams)
+        self._write({"sent": sent, "total": total, "streams": sum(not stream.finished for stream in self.streams)})
+
+    def waiting(self) -> None:
+        """While another copy is at work."""
+        self._start = time.monotonic()
+        self._write({"sent": 0, "total": sum(stream.size for stream in self.streams), "streams": 0, "waiting": True})
+
+    def end(self) -> None:
+        """Nothing more will be written, and nothing is left."""
+        if self.path:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+
+    def _write(self, told: dict[str, t.Any]) -> None:
+        if not self.path:
+            return
+        text = json.dumps({**told, "seconds": round(time.monotonic() - self._start, 3)})
+        try:
+            descriptor = os.open(self.path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as handle:
+                handle.write(text)
+            os.replace(self.path + ".new", self.path)
+        except OSError:
+            self.path = None
 
 
 if __name__ == "__main__":

@@ -68,6 +68,13 @@ options:
       - content
       - size
     default: content
+  read:
+    description:
+      - Whether files in place whose content is not known are read, to hash them. Without that they are compared by size, and listed in RV(unverified).
+        Reading a model takes a disk's whole time, which a node that serves at the moment has not got.
+      - What was received is read in any case.
+    type: bool
+    default: true
   reserve:
     description:
       - What has to stay free on the file system, beside the missing files. A size like V(1GiB), or bytes.
@@ -123,6 +130,12 @@ hashed_bytes:
   returned: with O(state=indexed), O(state=prepared)
   type: int
   sample: 0
+unverified:
+  description: Files that were compared by size only, because O(read) is V(false) and the index does not know them.
+  returned: with O(state=indexed), O(state=prepared)
+  type: list
+  elements: str
+  sample: []
 missing:
   description: What this node lacks or has wrong, each with the reason (V(absent), V(kind), V(target), V(size) or V(content)).
   returned: with O(state=prepared)
@@ -162,12 +175,19 @@ evicted_bytes:
   returned: with O(state=evicted)
   type: int
   sample: 127131426816
+seconds:
+  description: How long it took on the node.
+  returned: success
+  type: float
+  sample: 0.021
 problems:
   description: What keeps the model from being complete, each with C(code), C(message) and C(severity).
   returned: with O(state=indexed)
   type: list
   elements: dict
 """
+
+import time
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -186,6 +206,7 @@ def main() -> None:
             "root": {"type": "path"},
             "tree": {"type": "dict"},
             "verify": {"type": "str", "choices": ["content", "size"], "default": "content"},
+            "read": {"type": "bool", "default": True},
             "reserve": {"type": "str", "default": "1GiB"},
         },
         required_if=[
@@ -196,13 +217,14 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    start = time.monotonic()
     try:
         result = STATES[module.params["state"]](module.params, module.check_mode)
     except IncompleteModel as exc:
         module.fail_json(msg=str(exc), problems=exc.problems)
     except (TreeError, SizeError, OSError) as exc:
         module.fail_json(msg=str(exc))
-    module.exit_json(**result)
+    module.exit_json(seconds=round(time.monotonic() - start, 3), **result)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _model_index
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _model_index, _model_staging
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_index import Index, compare, hash_all, hash_file
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_states import IncompleteModel, evicted, indexed, prepared, published
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import OWN_FOLDER, Entry, TreeError
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils import model_trees
 
-PARAMS = {"revision": None, "root": None, "verify": "content", "reserve": "0"}
+PARAMS = {"revision": None, "root": None, "verify": "content", "read": True, "reserve": "0"}
 
 
 class Nodes:
@@ -135,14 +135,63 @@ def test_size_only_comparison_reads_nothing_and_says_less(nodes: Nodes) -> None:
     assert prepared(nodes.params(), False)["missing"] == {victim["path"]: "content"}
 
 
-def test_a_directory_in_the_way_is_not_removed(nodes: Nodes) -> None:
+def test_a_directory_in_the_way_is_found_before_anything_is_sent(nodes: Nodes) -> None:
     victim = next(entry for entry in nodes.tree["files"] if entry["kind"] == "file")
     (nodes.root / victim["path"]).mkdir(parents=True)
-    told = prepared(nodes.params(), False)
-    assert told["missing"][victim["path"]] == "kind"
-    nodes.send(told)
     with pytest.raises(TreeError, match="is a directory"):
+        prepared(nodes.params(), False)
+    assert not (nodes.root / OWN_FOLDER).exists()
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_first_rename(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = prepared(nodes.params(), False)
+    nodes.send(told)
+    victim = sorted(entry["path"] for entry in nodes.tree["files"])[-1]
+    (nodes.root / victim).parent.mkdir(parents=True, exist_ok=True)
+    closed = str((nodes.root / victim).parent)
+    monkeypatch.setattr(_model_staging.os, "access", lambda path, mode: path != closed)
+    with pytest.raises(TreeError, match="may not write in .*run with become"):
         published(nodes.params(), False)
+    assert not any((nodes.root / entry["path"]).exists() for entry in nodes.tree["files"] if entry["kind"] == "file")
+    with pytest.raises(TreeError, match="may not write"):
+        prepared(nodes.params(), False)
+
+
+def test_a_place_on_another_file_system_is_refused(nodes: Nodes) -> None:
+    if os.stat("/dev/shm").st_dev == os.stat(nodes.root).st_dev:
+        pytest.skip("needs two file systems")
+    victim = next(entry for entry in nodes.tree["files"] if entry["path"].count("/") > 0)
+    top = nodes.root / victim["path"].split("/")[0]
+    top.symlink_to("/dev/shm")
+    with pytest.raises(TreeError, match="another file system"):
+        prepared(nodes.params(), False)
+
+
+def test_nothing_in_place_is_read_where_that_is_not_allowed(nodes: Nodes) -> None:
+    nodes.send(prepared(nodes.params(), False))
+    published(nodes.params(), False)
+    unread = prepared(nodes.params(read=False), False)
+    assert unread["missing"] == {} and unread["unverified"] == []
+    victim = next(entry for entry in nodes.tree["files"] if entry["kind"] == "file" and entry["size"] > 1000)
+    path = nodes.root / victim["path"]
+    path.write_bytes(b"x" * victim["size"])
+    unread = prepared(nodes.params(read=False), False)
+    assert unread["missing"] == {} and unread["unverified"] == [victim["path"]] and unread["hashed_bytes"] == 0
+    assert prepared(nodes.params(), False)["missing"] == {victim["path"]: "content"}
+    # By now its hash is known, without reading.
+    assert prepared(nodes.params(read=False), False)["missing"] == {victim["path"]: "content"}
+
+
+def test_source_that_may_not_read_tells_what_it_does_not_know(tmp_path: Path) -> None:
+    path = model_trees.plain(tmp_path)
+    told = indexed({**PARAMS, "path": str(path), "read": False}, False)
+    assert told["hashed_bytes"] == 0 and len(told["unverified"]) == len([entry for entry in told["tree"]["files"] if entry["kind"] == "file"])
+    target = tmp_path / "other"
+    target.mkdir()
+    tree = {**told["tree"], "root": str(target), "model_path": str(target / path.name)}
+    assert prepared({**PARAMS, "tree": tree, "read": False}, True)["missing"]
+    with pytest.raises(TreeError, match="without its digest"):
+        prepared({**PARAMS, "tree": tree}, True)
 
 
 def test_incomplete_source_is_refused_with_its_reasons(tmp_path: Path) -> None:

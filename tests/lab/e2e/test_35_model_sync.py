@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""model_sync as people use it: unchanged runs that cost nothing, memory that comes back, the daemon, the key for a stock pair."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from harness import HOSTS, Run, meminfo, on_host
+from models import BASE, SOURCE, TARGET, Model, fresh, has_new, listing, python, resident
+
+SOURCE_ADDRESS, TARGET_ADDRESS, THIRD_ADDRESS = "192.168.200.12", "192.168.200.13", "192.168.200.99"
+FABRIC_INTERFACE = "enp1s0f0np0"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Whatever a test did, the hosts are as before."""
+    yield
+    for host in HOSTS:
+        on_host(host, "rm", "-rf", BASE)
+        assert left_open(host) == [], "a copy left something open"
+
+
+def left_open(host: str) -> list[str]:
+    """What a copy opens and has to close: daemons, their folders, keys, private halves."""
+    found = on_host(host, "pgrep", "--list-full", "--exact", "rsync", check=False).stdout.splitlines()
+    found += on_host(host, "sh", "-c", "ls -d /run/unimem-model-sync/* /tmp/unimem-model-sync-* 2>/dev/null", check=False).stdout.split()
+    found += on_host(host, "grep", "--no-messages", "unimem-model-sync", "/root/.ssh/authorized_keys", check=False).stdout.splitlines()
+    found += on_host(host, "sh", "-c", "ls -d ~/.ansible_async/unimem-* 2>/dev/null", check=False).stdout.split()
+    found += on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", "unimem-model-sync-*").stdout.splitlines()
+    return found
+
+
+def work(run: Run) -> float:
+    """Seconds that our modules worked on the nodes, as they say themselves."""
+    return sum(float(result.get("seconds", 0)) for _host, _task, result in run.results() if "hashed_bytes" in result)
+
+
+def test_an_unchanged_model_of_50_shards_costs_less_than_a_second() -> None:
+    model = fresh(Model("cache", shards=50, size=20_000), old=False)
+    first = model.sync()
+    assert first.rc == 0, first.failures
+    assert has_new(model)
+    second = model.sync()
+    assert second.rc == 0 and not second.changed, second.changed
+    assert all(second.recap("changed", host) == 0 for host in HOSTS)
+    assert 0 < work(second) < 1.0
+    assert all(result["hashed_bytes"] == 0 for _host, _task, result in second.results() if "hashed_bytes" in result)
+    result = second.fact("model_sync_result", TARGET)
+    assert result["changed"] is False and result["verified"] == "content" and result["model_path"] == model.served()
+
+
+def test_the_memory_comes_back_on_both_hosts() -> None:
+    model = fresh(Model("cache", shards=4, size=100_000_000), old=False)
+    for host in HOSTS:
+        on_host(host, "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
+    before = {host: meminfo(host)["MemFree"] for host in HOSTS}
+    run = model.sync()
+    assert run.rc == 0, run.failures
+    # Asking costs memory too: first what the copy has left, then who has it.
+    after = {host: meminfo(host)["MemFree"] for host in HOSTS}
+    for host in HOSTS:
+        assert resident(host) < 0.02, f"{host} keeps the model in its page cache"
+        assert after[host] > 0.95 * before[host], f"{host}: {before[host]} bytes were free, {after[host]} are"
+    assert has_new(model)
+
+
+def test_progress_is_shown_with_bytes_rate_and_who_receives() -> None:
+    model = fresh(Model("plain", shards=2, size=120_000_000), old=False)
+    run = model.sync()
+    assert run.rc == 0, run.failures
+    lines = [line for line in run.output.splitlines() if line.startswith("copy: ")]
+    assert lines and "(100 %)" in lines[-1] and TARGET in lines[-1]
+    sent = run.results(task="Send what is missing")[-1][2]
+    assert sent["sent_bytes"] > 240_000_000 and sent["seconds"] > 0 and sent["streams"] >= 1
+
+
+def test_check_mode_tells_what_would_be_copied_and_copies_nothing() -> None:
+    model = fresh(Model("shared"))
+    before = listing(TARGET)
+    run = model.sync("--check", "--diff", model_sync_transport="daemon")
+    assert run.rc == 0, run.failures
+    assert run.fact("model_sync_result", TARGET)["changed"] is True
+    assert listing(TARGET) == before and on_host(TARGET, "ls", "-A", f"{BASE}/hub").stdout.split() == ["blobs", "models--org--x"]
+    key = model.sync("--check", model_sync_temporary_key=True)
+    assert key.rc == 0, key.failures
+
+
+class Watch(threading.Thread):
+    """Looks at the receiver while a copy runs: who listens, what processes are called, and what a third address gets."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ports: set[str] = set()
+        self.refusals: list[str] = []
+        self.processes: set[str] = set()
+        self.secrets: set[str] = set()
+        self.modes: set[str] = set()
+        self.ended = False
+
+    def run(self) -> None:
+        while not self.ended:
+            for line in rsync_listeners():
+                self.ports.add(line)
+            if self.ports and not self.secrets:
+                shown = on_host(TARGET, "sh", "-c", "cat /run/unimem-model-sync/*/secrets; stat -c '%a %U' /run/unimem-model-sync/*/*", check=False).stdout
+                self.secrets |= {line.split(":", 1)[1] for line in shown.splitlines() if ":" in line}
+                self.modes |= {line for line in shown.splitlines() if ":" not in line}
+            for host in HOSTS:
+                self.processes |= set(on_host(host, "ps", "-eww", "-o", "args").stdout.splitlines())
+            if self.ports and not self.refusals:
+                address, port = sorted(self.ports)[0].rsplit(":", 1)
+                for outward in (THIRD_ADDRESS, SOURCE_ADDRESS):
+                    knock = ["rsync", f"--address={outward}", "--timeout=5", "/etc/hostname", f"rsync://x@{address}:{port}/model/"]
+                    self.refusals.append(on_host(SOURCE, *knock, check=False).stderr)
+            time.sleep(0.05)
+
+
+def rsync_listeners() -> list[str]:
+    """Addresses with ports at which an rsync listens on the receiver."""
+    lines = on_host(TARGET, "ss", "-Hltnp").stdout.splitlines()
+    return [line.split()[3] for line in lines if '"rsync"' in line]
+
+
+def test_the_daemon_is_there_for_the_copy_only_and_lets_nobody_else_in(request: pytest.FixtureRequest) -> None:
+    model = fresh(Model("cache", shards=4, size=150_000_000))
+    on_host(SOURCE, "ip", "address", "add", f"{THIRD_ADDRESS}/24", "dev", FABRIC_INTERFACE)
+    request.addfinalizer(lambda: on_host(SOURCE, "ip", "address", "del", f"{THIRD_ADDRESS}/24", "dev", FABRIC_INTERFACE))
+    assert rsync_listeners() == []
+    watch = Watch()
+    watch.start()
+    try:
+        run = model.sync("--diff", "-vvv", model_sync_transport="daemon")
+    finally:
+        watch.ended = True
+        watch.join(30)
+    assert run.rc == 0, run.failures
+    assert has_new(model)
+    assert rsync_listeners() == []
+    assert len(watch.ports) == 1 and sorted(watch.ports)[0].startswith(TARGET_ADDRESS + ":"), watch.ports
+    assert watch.modes == {"600 root"}
+    third, unauthorized = watch.refusals
+    assert "access denied" in third, third
+    assert "auth failed" in unauthorized or "password" in unauthorized.lower(), unauthorized
+    (secret,) = watch.secrets
+    assert len(secret) >= 32
+    assert not any(secret in process for process in watch.processes)
+    assert secret not in run.output and secret not in json.dumps(run.events)
+    for host in HOSTS:
+        assert secret not in on_host(host, "journalctl", "--no-pager", "--since=-10min").stdout
+        assert on_host(host, "grep", "-rlsF", secret, "/root/.ansible_async", "/tmp", "/run/unimem-model-sync", "/var/tmp", check=False).stdout == ""
+
+
+def test_a_daemon_whose_controller_has_gone_ends_by_itself() -> None:
+    on_host(TARGET, "mkdir", "-p", f"{BASE}/door")
+    python(TARGET, _open_a_door(3))
+    assert rsync_listeners() != []
+    end = time.monotonic() + 20
+    while left_open(TARGET) and time.monotonic() < end:
+        time.sleep(0.5)
+    assert left_open(TARGET) == []
+
+
+def _open_a_door(seconds: int) -> str:
+    """A program that starts the daemon exactly as the module does."""
+    _door = importlib.import_module("ansible_collections.unimem.dgx_spark.plugins.module_utils._door")
+    door = _door.Door("0123456789abcdef", TARGET_ADDRESS, SOURCE_ADDRESS, f"{BASE}/door", seconds)
+    argv = _door.start_argv(door, 45873, "/usr/bin/rsync", "/usr/bin/rm")
+    files = {"rsyncd.conf": _door.configuration(door), "secrets": f"{door.user}:{'k' * 32}\n"}
+    return (
+        f"import os, subprocess, time\nos.makedirs({door.directory!r}, mode=0o700)\n"
+        f"for name, text in {files!r}.items():\n"
+        f"    with open(os.open(os.path.join({door.directory!r}, name), os.O_WRONLY | os.O_CREAT, 0o600), 'w') as handle:\n        handle.write(text)\n"
+        f"subprocess.run({argv!r}, check=True)\ntime.sleep(1)\n"
+    )
+
+
+@pytest.fixture
+def stock_pair() -> Iterator[None]:
+    """The receiver lets the controller in, and not the source: as two Sparks come out of the box."""
+    keys = "/root/.ssh/authorized_keys"
+    on_host(TARGET, "cp", "--preserve=all", keys, keys + ".kept")
+    theirs = on_host(SOURCE, "sh", "-c", "cat /root/.ssh/id_*.pub").stdout.split()[1]
+    on_host(TARGET, "sed", "--in-place", f"\\|{theirs}|d", keys)
+    try:
+        yield
+    finally:
+        on_host(TARGET, "mv", keys + ".kept", keys)
+
+
+def test_a_stock_pair_copies_with_a_key_for_this_copy(stock_pair: None) -> None:
+    model = fresh(Model("plain"), old=False)
+    keys = on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout
+    without = model.sync()
+    assert without.rc != 0
+    assert any("ssh-copy-id" in message and TARGET_ADDRESS in message for _host, _task, message in without.failures), without.failures
+    watched: list[str] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            watched.extend(line for line in on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout.splitlines() if "unimem-model-sync" in line)
+            time.sleep(0.1)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        run = model.sync(model_sync_temporary_key=True)
+    finally:
+        stop.set()
+        watcher.join(30)
+    assert run.rc == 0, run.failures
+    assert has_new(model)
+    assert on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout == keys
+    assert watched and all(f'from="{SOURCE_ADDRESS}"' in line and "restrict" in line and "expiry-time=" in line for line in watched)
+    second = model.sync(model_sync_temporary_key=True)
+    assert second.rc == 0 and not second.changed
+
+
+def test_a_key_that_an_interrupted_run_left_is_refused_after_its_time_and_removed_by_the_next(stock_pair: None) -> None:
+    model = fresh(Model("plain"), old=False)
+    on_host(SOURCE, "sh", "-c", "rm -f /tmp/left /tmp/left.pub; ssh-keygen -q -t ed25519 -N '' -C unimem-model-sync-temporary -f /tmp/left")
+    public = on_host(SOURCE, "cat", "/tmp/left.pub").stdout.strip()
+    line = f'from="{SOURCE_ADDRESS}",restrict,expiry-time="20200101000000" {public}'
+    on_host(TARGET, "sh", "-c", f"echo '{line}' >> /root/.ssh/authorized_keys")
+    try:
+        knock = ["ssh", "-i", "/tmp/left", "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", TARGET_ADDRESS, "true"]
+        assert on_host(SOURCE, *knock, check=False).returncode == 255
+        assert model.sync(model_sync_temporary_key=True).rc == 0
+    finally:
+        on_host(SOURCE, "rm", "-f", "/tmp/left", "/tmp/left.pub")
+    assert "unimem-model-sync" not in on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout
