@@ -26,6 +26,9 @@ import tempfile
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._chain_ids import chain_ids
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._layer_store import StoreError
+
 _BLOCK: t.Final = 512
 _CHUNK: t.Final = 1 << 20
 #: Pipes hold 64 KiB by default; a larger one saves changes between the processes.
@@ -65,27 +68,6 @@ class Shipment:
     sent_bytes: int
     #: bytes of layers that the receiver has already
     spared_bytes: int
-
-
-def chain_ids(diff_ids: t.Sequence[str]) -> list[str]:
-    """The chain id of each layer: sha256 over the one below and the layer's own (OCI image spec, config.md, "Layer ChainID")."""
-    chain: list[str] = []
-    for diff_id in diff_ids:
-        chain.append(diff_id if not chain else "sha256:" + hashlib.sha256(f"{chain[-1]} {diff_id}".encode()).hexdigest())
-    return chain
-
-
-def common_layers(diff_ids: t.Sequence[str], images: t.Iterable[t.Sequence[str]]) -> int:
-    """How many of the lowest layers of an image are there already, as part of any of these images."""
-    most = 0
-    for layers in images:
-        same = 0
-        for ours, theirs in zip(diff_ids, layers):
-            if ours != theirs:
-                break
-            same += 1
-        most = max(most, same)
-    return most
 
 
 def legacy_folders(diff_ids: t.Sequence[str]) -> list[str]:
@@ -202,6 +184,42 @@ def _pass_on(from_save: int, to_load: int, drop: t.Collection[str], processes: t
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGTERM)
             return Shipment(0, 0), "the receiver stopped reading" if isinstance(exc, BrokenPipeError) else str(exc)
+
+
+def feed(load: t.Sequence[str], chunks: t.Iterable[bytes]) -> int:
+    """Write an archive to `docker image load` as it is made; return its bytes. Raises ShipError, also when it cannot be made to its end."""
+    return asyncio.run(_feed(load, chunks))
+
+
+async def _feed(load: t.Sequence[str], chunks: t.Iterable[bytes]) -> int:
+    with tempfile.TemporaryFile() as said:
+        load_in, to_load = _pipe()
+        receiver = await asyncio.create_subprocess_exec(*load, stdin=load_in, stdout=asyncio.subprocess.DEVNULL, stderr=said)
+        os.close(load_in)
+        sent, problem = await asyncio.to_thread(_write, to_load, chunks, receiver)
+        status = await receiver.wait()
+        said.seek(0)
+        words = said.read().decode("utf-8", "replace").strip()[-600:]
+    if problem is not None and not isinstance(problem, BrokenPipeError):
+        raise ShipError(str(problem)) from problem
+    if status != 0 or problem is not None:
+        raise ShipError(f"{' '.join(load[:1] + load[-4:])} ended with status {status} ({words or 'no message'})")
+    return sent
+
+
+def _write(to_load: int, chunks: t.Iterable[bytes], receiver: asyncio.subprocess.Process) -> tuple[int, Exception | None]:
+    sent = 0
+    with os.fdopen(to_load, "wb", buffering=0) as raw:
+        whole = _Whole(raw)
+        try:
+            for chunk in chunks:
+                sent += whole.write(chunk)
+        except (BrokenPipeError, StoreError) as exc:
+            # As below: what was cut must not look whole.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(receiver.pid, signal.SIGTERM)
+            return sent, exc
+    return sent, None
 
 
 class _Whole:

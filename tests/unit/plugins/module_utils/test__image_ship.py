@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._chain_ids import chain_ids, common_layers
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._image_ship import (
     ShipError,
-    chain_ids,
-    common_layers,
     filter_archive,
     legacy_folders,
     members_to_drop,
