@@ -265,6 +265,46 @@ def _describe(node: str, interfaces: Iterable[Mapping[str, Any]]) -> str:
     return f"{node} has " + ("; ".join(parts) if parts else "no address at all")
 
 
+def netplan_advice(nodes: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """For each node the netplan file that makes a fabric of its cable; "" where a node has no cable that could be one.
+
+    The interface is the one with an active RDMA device, else the fastest, among those that are up, are no other network's and have no
+    address but a link-local one. The subnet is that of NVIDIA's guide for two Sparks, or a neighbour of it that no node uses.
+    """
+    used = [
+        network
+        for interfaces in nodes.values()
+        for entry in interfaces
+        for network in [_network_of(item) for item in entry.get("addresses") or []]
+        if network is not None and network.version == 4
+    ]
+    subnet = next(net for net in (ipaddress.ip_network(f"192.168.{third}.0/24") for third in range(100, 255)) if not any(net.overlaps(other) for other in used))
+    advice = ""
+    for number, (node, interfaces) in enumerate(nodes.items()):
+        free = [entry for entry in interfaces if reject_reason(entry) is None and not entry.get("default_route") and not _has_address(entry)]
+        if not free:
+            return ""
+        best = min(free, key=lambda entry: (not any(device.get("state") == "ACTIVE" for device in entry.get("rdma") or []), -(entry.get("speed_mbps") or 0)))
+        advice += (
+            f"\n\nOn {node}, as root: write this to /etc/netplan/40-spark-fabric.yaml, `chmod 600` it, and run `netplan apply`:\n"
+            f"network:\n  version: 2\n  ethernets:\n    {best['name']}:\n      dhcp4: false\n      mtu: 9000\n      addresses: [{subnet[10 + number]}/24]"
+        )
+    return advice
+
+
+def _network_of(item: Mapping[str, Any]) -> Any:
+    try:
+        return ipaddress.ip_interface(f"{item['address']}/{item['prefix']}").network
+    except (KeyError, ValueError):
+        return None
+
+
+def _has_address(entry: Mapping[str, Any]) -> bool:
+    """Whether an interface has an address that somebody gave it."""
+    networks = [_network_of(item) for item in entry.get("addresses") or []]
+    return any(network is not None and not network.is_link_local for network in networks)
+
+
 def choose_fabric(
     nodes: Mapping[str, Any],
     subnet: str | None = None,
@@ -327,6 +367,7 @@ def choose_fabric(
             f"no subnet is shared by all nodes over a usable link{why}. "
             + ". ".join(_describe(node, interfaces) for node, (interfaces, _origin, _devices) in readings.items())
             + ". Give the interfaces of the cable between the nodes addresses in one subnet, and bring the links up"
+            + netplan_advice({node: interfaces for node, (interfaces, _origin, _devices) in readings.items()})
         )
 
     def rank(network: str) -> tuple[Any, ...]:

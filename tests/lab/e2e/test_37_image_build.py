@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import HOSTS, Run, on_host, run_playbook
+from harness import HOSTS, ROOT, Run, on_host, run_playbook
+from models import python
 
 NAME = "unimem-e2e/layers"
 SOURCE, TARGET = "spark-01", "spark-02"
@@ -122,3 +123,101 @@ def test_nothing_lies_in_tmp_while_it_is_sent(tmp_path: Path) -> None:
         watcher.join(30)
     assert run.rc == 0, run.failures
     assert largest == 0
+
+
+REGISTRY = "localhost:45875"
+PULLED = f"{REGISTRY}/unimem/words"
+
+
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """A registry on the building host that has the tag `latest`."""
+    folder = "/srv/unimem-registry"
+    on_host(SOURCE, "mkdir", "-p", f"{folder}/tags")
+    python(SOURCE, f"open('{folder}/registry.py', 'w').write({(ROOT / 'tests/lab/e2e/registry.py').read_text(encoding='utf-8')!r})")
+    move_tag("first")
+    on_host(
+        SOURCE, "systemd-run", "--quiet", "--collect", "--unit=unimem-e2e-registry",
+        "python3", f"{folder}/registry.py", "45875", "unimem/words", f"{folder}/tags",
+    )
+    try:
+        yield
+    finally:
+        on_host(SOURCE, "systemctl", "stop", "unimem-e2e-registry")
+        on_host(SOURCE, "rm", "-rf", folder)
+        for host in HOSTS:
+            found = on_host(host, "docker", "image", "ls", "--quiet", "--no-trunc", f"--filter=reference={PULLED}").stdout.split()
+            if found:
+                on_host(host, "docker", "image", "rm", "--force", *sorted(set(found)))
+
+
+def move_tag(words: str) -> None:
+    on_host(SOURCE, "sh", "-c", f"printf {words} > /srv/unimem-registry/tags/latest")
+
+
+def test_what_a_tag_meant_at_the_first_pull_is_required_from_then_on(tmp_path: Path, registry: None) -> None:
+    lock = tmp_path / "image_digests.yml"
+    asked = {"image_build_image": PULLED, "image_build_context": "", "image_build_tag": "latest", "image_build_lock": str(lock)}
+    run = build(tmp_path, **asked)
+    assert run.rc == 0, run.failures
+    first = run.fact("image_build_result", TARGET)
+    assert lock.read_text() == f"{PULLED}:latest: {first['digest']}\n"
+    assert layers(TARGET, first["image"]) == layers(SOURCE, first["image"])
+    again = build(tmp_path, **asked)
+    assert again.rc == 0 and not again.changed, again.changed
+    # The tag moves, and the hosts forget what they had: it is the first one that comes again.
+    move_tag("second")
+    for host in HOSTS:
+        on_host(host, "sh", "-c", f"docker image rm --force $(docker image ls --quiet --no-trunc --filter=reference={PULLED} | sort -u)")
+    run = build(tmp_path, **asked)
+    assert run.rc == 0, run.failures
+    assert run.fact("image_build_result", TARGET)["identity"] == first["identity"]
+
+
+def test_a_record_that_is_none_is_refused(tmp_path: Path) -> None:
+    lock = tmp_path / "image_digests.yml"
+    lock.write_text(f"{PULLED}:latest: newest\n")
+    run = build(tmp_path, image_build_image=PULLED, image_build_context="", image_build_tag="latest", image_build_lock=str(lock))
+    assert run.rc != 0 and any("does not say a digest" in message for _host, _task, message in run.failures), run.failures
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A context that adds nothing of weight to the lab's engine."""
+    folder = tmp_path_factory.mktemp("engine")
+    (folder / "note").write_text("one more file")
+    (folder / "Dockerfile").write_text("FROM unimem-lab/vllm-cpu-base:0.32.0\nCOPY note /note\n")
+    return folder
+
+
+EXPECTED = {
+    "image_build_expect_packages": {"vllm": ">=0.32", "ray": ""},
+    "image_build_expect_python": "python3.11",
+    "image_build_bases": ["unimem-lab/vllm-cpu-base:0.32.0"],
+}
+
+
+def test_an_image_that_holds_what_is_expected_is_asked_once(engine: Path) -> None:
+    model = on_host(SOURCE, "sh", "-c", "ls -d /root/.cache/huggingface/hub/models--unimem--tiny-hybrid/snapshots/*").stdout.split()[0]
+    on_host(SOURCE, "rm", "-rf", "/var/lib/unimem/image-probes")
+    run = build(engine, image_build_expect_model=model, **EXPECTED)
+    assert run.rc == 0, run.failures
+    assert run.results(task="Run a program in the image", kinds=("ok",))
+    again = build(engine, image_build_expect_model=model, **EXPECTED)
+    assert again.rc == 0 and not again.changed, again.changed
+    assert not again.results(task="Run a program in the image", kinds=("ok",))
+
+
+def test_an_image_that_lacks_something_is_not_sent(engine: Path) -> None:
+    on_host(SOURCE, "rm", "-rf", "/var/lib/unimem/image-probes")
+    on_host(SOURCE, "mkdir", "-p", "/srv/unimem-model")
+    python(SOURCE, "open('/srv/unimem-model/config.json', 'w').write('{\"architectures\": [\"NobodyKnowsThis\"]}')")
+    expected = {**EXPECTED, "image_build_expect_packages": {"vllm": ">=99", "sglang": ""}}
+    run = build(engine, image_build_expect_model="/srv/unimem-model", image_build_expect_capability="12.1", **expected)
+    on_host(SOURCE, "rm", "-rf", "/srv/unimem-model")
+    assert run.rc != 0
+    said = "\n".join(message for _host, _task, message in run.failures)
+    for words in ("and >= 99 is expected", "has no sglang", "does not know the model's architecture, NobodyKnowsThis", "does not run on compute capability 12.1"):
+        assert words in said, said
+    assert on_host(TARGET, "docker", "image", "ls", "--quiet", f"--filter=reference={NAME}").stdout == ""
+    assert on_host(SOURCE, "docker", "ps", "--all", "--quiet", "--filter=name=unimem-probe").stdout == ""

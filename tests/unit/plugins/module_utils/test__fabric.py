@@ -336,3 +336,29 @@ def test_garbage_addresses_are_passed_over() -> None:
     entries = parse_interfaces([{"ifname": "x0", "operstate": "UP", "addr_info": [{"family": "inet", "local": "not-an-address", "prefixlen": 24}]}])
     with pytest.raises(FabricError, match="no subnet is shared"):
         choose_fabric({"a": {"interfaces": entries}})
+
+
+def test_a_cable_without_addresses_is_refused_with_the_lines_to_write() -> None:
+    """Two Sparks out of the box: the cable is in, its links are up, and nobody gave them addresses."""
+    with pytest.raises(FabricError) as error:
+        choose_fabric(
+            {
+                name: node(
+                    link("enP7s7", f"192.168.100.{last}/24", default_route=True, speed_mbps=10000),
+                    link("enP2p1s0f0np0", "fe80::1/64", speed_mbps=200000),
+                    link(port, "fe80::2/64", speed_mbps=200000, rdma=["rocep1s0f0"]),
+                    reached_from="192.168.100.2",
+                )
+                for name, last, port in (("a", 5, "enp1s0f0np0"), ("b", 6, "enp1s0f1np1"))
+            }
+        )
+    said = str(error.value)
+    assert "On a, as root: write this to /etc/netplan/40-spark-fabric.yaml" in said
+    assert "    enp1s0f0np0:\n      dhcp4: false\n      mtu: 9000\n      addresses: [192.168.101.10/24]" in said
+    assert "    enp1s0f1np1:\n      dhcp4: false\n      mtu: 9000\n      addresses: [192.168.101.11/24]" in said
+
+
+def test_without_a_cable_there_is_nothing_to_write() -> None:
+    with pytest.raises(FabricError) as error:
+        choose_fabric({name: node(link("enP7s7", f"10.0.0.{last}/24", default_route=True), reached_from="10.0.0.9") for name, last in (("a", 5), ("b", 6))})
+    assert "netplan" not in str(error.value)
