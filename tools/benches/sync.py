@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tools.console import ToolError, call, say
 from tools.environments import Environment
@@ -113,8 +115,6 @@ def _run(rounds: int) -> None:
         return Times([_timed(lambda: on_host(models.SOURCE, "cp", "-a", f"{models.BASE}/hub", f"{models.BASE}/copy", timeout=600))])
 
     def raw() -> Times:
-        import threading
-
         receiver = threading.Thread(
             target=models.python, args=(models.TARGET, f"ADDRESS, PORT, FILE = {ADDRESS!r}, {RAW_PORT}, {models.BASE + '/hub/raw'!r}\n{_RECEIVE}", 600)
         )
@@ -161,7 +161,7 @@ def _run(rounds: int) -> None:
                 seen[name].whole += took.whole
     _table(seen, size, rounds)
     on_host(models.SOURCE, "rm", "-rf", f"{models.BASE}/copy")
-    _wrong(on_host, rounds)
+    _wrong(on_host)
     for host in (models.SOURCE, models.TARGET):
         on_host(host, "rm", "-rf", models.BASE)
 
@@ -192,34 +192,52 @@ def _table(seen: dict[str, Times], size: int, rounds: int) -> None:
         say(f"model_sync over {transport} without verification is {statistics.median(theirs / ours for theirs, ours in pairs):.2f} of the same transport bare")
 
 
-def _wrong(on_host: Callable[..., object], rounds: int) -> None:
-    """Which flags bring what is needed, repair what is damaged, and never show a file that is not whole."""
+def _wrong(on_host: Callable[..., object]) -> None:
+    """Which ways bring what is needed, repair what is damaged, and never show a file that is not whole."""
     import models
 
-    say(f"\n{'flags':<30} {'links that leave the folder':>28} {'a flipped byte':>15} {'a cut file':>11}")
-    for name, flags in PEERS.items():
+    def there(path: str) -> bool:
+        return getattr(on_host(models.TARGET, "test", "-e", path, check=False), "returncode", 1) == 0
+
+    def theirs(flags: list[str]) -> tuple[Callable[[Any], object], Callable[[Any], object]]:
+        def command(model: Any) -> list[str]:
+            parent = model.path.rpartition("/")[0]
+            on_host(models.TARGET, "mkdir", "-p", parent)
+            return ["rsync", *flags, model.path, f"{ADDRESS}:{parent}/"]
+
+        return (
+            lambda model: on_host(models.SOURCE, *command(model)),
+            lambda model: on_host(models.SOURCE, "timeout", "--signal=INT", "0.8", *command(model), check=False),
+        )
+
+    def cut_ours(model: Any) -> None:
+        """End the receiving rsync when a part has arrived, and do not try again."""
+        sizes = f"du -s --block-size=1 {models.BASE}/models/.unimem-model-sync/*/ 2>/dev/null | cut -f1"
+        script = f"for i in $(seq 600); do s=$({sizes}); if [ ${{s:-0}} -gt 1000000 ]; then pkill -KILL -x rsync; exit 0; fi; sleep 0.05; done; exit 1"
+        killer = threading.Thread(target=on_host, args=(models.TARGET, "sh", "-c", script), daemon=True)
+        killer.start()
+        model.sync(model_sync_tries=1)
+        killer.join(60)
+
+    ways = {name: theirs(flags) for name, flags in PEERS.items()}
+    ways["model_sync"] = (lambda model: model.sync(), cut_ours)
+    say(f"\n{'way to copy':<30} {'links that leave the folder':>28} {'a flipped byte':>15} {'a cut file':>11}")
+    for name, (copy, cut) in ways.items():
         model = models.fresh(models.Model("shared"), old=False)
-        command = ["rsync", *flags, model.path, f"{ADDRESS}:{models.BASE}/hub/"]
-        on_host(models.TARGET, "mkdir", "-p", f"{models.BASE}/hub")
-        on_host(models.SOURCE, *command)
-        shard = f"{model.served()}/{model.first_shard}"
-        arrived = getattr(on_host(models.TARGET, "test", "-e", shard, check=False), "returncode", 1) == 0
+        copy(model)
+        arrived = there(f"{model.served()}/{model.first_shard}")
         model = models.fresh(models.Model("plain"), old=False)
-        command = ["rsync", *flags, model.path, f"{ADDRESS}:{models.BASE}/models/"]
-        on_host(models.TARGET, "mkdir", "-p", f"{models.BASE}/models")
-        on_host(models.SOURCE, *command)
+        copy(model)
         flip = f"p={model.path + '/' + model.first_shard!r};import os;s=os.stat(p);f=open(p,'r+b');f.seek(5000);b=f.read(1);f.seek(5000)"
         models.python(models.TARGET, f"{flip};f.write(bytes([b[0]^1]));f.close();os.utime(p,ns=(s.st_atime_ns,s.st_mtime_ns))")
-        on_host(models.SOURCE, *command)
+        copy(model)
         repaired = models.has_new(model)
         model = models.fresh(models.Model("plain", shards=1, size=300_000_000), old=False)
-        on_host(models.TARGET, "mkdir", "-p", f"{models.BASE}/models")
-        on_host(models.SOURCE, "timeout", "--signal=INT", "0.8", *command[:-2], model.path, command[-1], check=False)
+        cut(model)
         time.sleep(1)
-        cut = getattr(on_host(models.TARGET, "test", "-e", f"{model.path}/{model.first_shard}", check=False), "returncode", 1) == 0
-        words = ("arrive" if arrived else "LEAD NOWHERE", "repaired" if repaired else "STAYS", "IS SEEN" if cut else "is not seen")
+        seen = there(f"{model.path}/{model.first_shard}")
+        words = ("arrive" if arrived else "LEAD NOWHERE", "repaired" if repaired else "STAYS", "IS SEEN" if seen else "is not seen")
         say(f"{name:<30} {words[0]:>28} {words[1]:>15} {words[2]:>11}")
-    say(f"{'model_sync':<30} {'arrive':>28} {'repaired':>15} {'is not seen':>11}    (tests/lab/e2e/test_36_model_sync_faults.py)")
 
 
 if __name__ == "__main__":
