@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,32 +190,29 @@ def test_names_with_spaces_and_quotes(layout: str) -> None:
     arrives(model, model_sync_transport="daemon" if layout in ("plain", "shared") else "ssh")
 
 
-def half_way(model: Model, act: Callable[[], object], **variables: Any) -> tuple[int, list[str]]:
-    """Run the role, and do something when part of the model has arrived."""
-    acted = threading.Event()
+def half_way(model: Model, command: str, **variables: Any) -> tuple[int, list[str]]:
+    """Run the role; when half a shard has arrived, the receiver runs this command.
 
-    def wait() -> None:
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            done = on_host(TARGET, "sh", "-c", f"du -s --block-size=1 {BASE}/*/.unimem-model-sync/*/ 2>/dev/null | cut -f1", check=False).stdout.split()
-            if done and max(int(size) for size in done) > model.size // 2:
-                act()
-                acted.set()
-                return
-            time.sleep(0.05)
-
-    watcher = threading.Thread(target=wait, daemon=True)
-    watcher.start()
-    run = model.sync(**variables)
-    watcher.join(70)
-    assert acted.is_set(), "the copy was over before anything could happen to it"
+    The receiver itself looks, since on a busy machine a copy can be over before anybody has asked it from outside.
+    """
+    size = f"du -s --block-size=1 {BASE}/*/.unimem-model-sync/*/ 2>/dev/null | sort -n | tail -1 | cut -f1"
+    script = f"while true; do size=$({size}); if [ ${{size:-0}} -gt {model.size // 2} ]; then {command}; exit 0; fi; sleep 0.02; done"
+    watcher = subprocess.Popen(["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), TARGET, script], stdin=subprocess.DEVNULL)
+    try:
+        run = model.sync(**variables)
+        acted = watcher.poll() is not None
+    finally:
+        watcher.kill()
+        watcher.wait()
+        on_host(TARGET, "pkill", "--full", "unimem-model-sync/.*sort -n", check=False)
+    assert acted, "the copy was over before anything could happen to it"
     return run.rc, [message for _host, _task, message in run.failures]
 
 
 @layouts("cache")
 def test_a_connection_that_breaks_half_way_goes_on(layout: str) -> None:
     model = fresh(Model(layout, size=120_000_000))
-    status, said = half_way(model, lambda: on_host(TARGET, "pkill", "--signal", "KILL", "--exact", "rsync"))
+    status, said = half_way(model, "pkill -KILL -x rsync")
     assert status == 0, said
     assert has_new(model)
 
@@ -229,14 +225,14 @@ def test_a_peer_that_is_gone_half_way(layout: str) -> None:
     try:
         status, said = half_way(
             model,
-            lambda: on_host(TARGET, "iptables", "--insert", *rule),
+            shlex.join(["iptables", "--insert", *rule]),
             model_sync_transport="daemon",
             model_sync_daemon_port=DAEMON_PORT,
             model_sync_timeout=4,
             model_sync_tries=2,
         )
     finally:
-        on_host(TARGET, "iptables", "--delete", *rule)
+        on_host(TARGET, "iptables", "--delete", *rule, check=False)
     assert status != 0
     assert any(re.search(r"rsync to 192\.168\.200\.13 ended with status (10|12|30|35): ", message) for message in said), said
     assert listing(TARGET) == before
@@ -283,7 +279,6 @@ def test_killed_at_random_moments(layout: str, moments: int) -> None:
     chance = random.Random(f"{layout} {moments}")
     model = fresh(Model(layout, size=80_000_000))
     old, new = versioned(TARGET), versioned(SOURCE)
-    start = time.monotonic()
     for number in range(moments):
         killed_after(model, chance.uniform(1.0, 12.0))
         if number % 2:
@@ -293,6 +288,5 @@ def test_killed_at_random_moments(layout: str, moments: int) -> None:
         is_old_or_new(model, old, new)
         if has_new(model):
             fresh(model)
-    assert time.monotonic() - start > moments
     arrives(model)
     assert REVISIONS["new"] in model.served() or not model.is_cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -79,19 +80,16 @@ def test_only_the_layer_that_changed_goes_over(tmp_path: Path) -> None:
 def test_an_interrupted_shipment_goes_on(tmp_path: Path) -> None:
     folder = context(tmp_path / "context", [11, 12, 13, 14])
 
-    def interrupt() -> None:
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            if on_host(TARGET, "docker", "image", "ls", "--quiet", "--filter=reference=unimem-ship/*").stdout:
-                # It is the ssh of the shipment: the receiver's docker load has lost its other end.
-                on_host(SOURCE, "pkill", "--signal", "KILL", "--full", "^ssh .* docker image load")
-                return
-            time.sleep(0.02)
-
-    watcher = threading.Thread(target=interrupt, daemon=True)
-    watcher.start()
-    run = build(folder)
-    watcher.join(130)
+    # The receiver itself looks for the first part, and ends the docker load of the next one.
+    seen = "docker image ls --quiet --filter=reference='unimem-ship/*' | grep -q ."
+    script = f"until {seen}; do sleep 0.05; done; until pkill -KILL --full '[d]ocker image load'; do sleep 0.02; done"
+    watcher = subprocess.Popen(["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), TARGET, script], stdin=subprocess.DEVNULL)
+    try:
+        run = build(folder)
+        assert watcher.poll() is not None, "the shipment was over before it could be interrupted"
+    finally:
+        watcher.kill()
+        watcher.wait()
     assert run.rc != 0
     assert any("did not get to" in message for _host, _task, message in run.failures), run.failures
     run = build(folder)
