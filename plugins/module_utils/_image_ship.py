@@ -203,7 +203,7 @@ async def _feed(load: t.Sequence[str], chunks: t.Iterable[bytes]) -> int:
     if problem is not None and not isinstance(problem, BrokenPipeError):
         raise ShipError(str(problem)) from problem
     if status != 0 or problem is not None:
-        raise ShipError(f"{' '.join(load[:1] + load[-4:])} ended with status {status} ({words or 'no message'})")
+        raise ShipError(f"{' '.join([*load[:1], *load[-4:]])} ended with status {status} ({words or 'no message'})")
     return sent
 
 

@@ -154,9 +154,7 @@ def main() -> None:
     start = time.monotonic()
     present = 0 if module.params["all_layers"] else common_layers(layers, module.params["layers_there"])
     try:
-        told = ship_parts(module, remote, image, layers, present)
-        if told is None:
-            told = ship_saved(module, peer, remote, image, layers, present)
+        told = ship_parts(module, remote, image, layers, present) or ship_saved(module, peer, remote, image, layers, present)
     except SizeError as exc:
         module.fail_json(msg=str(exc))
     except ShipError as exc:

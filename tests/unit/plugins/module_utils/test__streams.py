@@ -28,7 +28,8 @@ password = [open(word.split("=", 1)[1]).read() for word in sys.argv if word.star
 descriptor = os.open(os.path.join(folder, "calls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 environment = [name for name in os.environ if name.startswith("RSYNC_")]
 os.write(descriptor, (json.dumps([sys.argv[1:], names, password, environment]) + "\\n").encode())
-count = len(open(os.path.join(folder, "calls")).readlines())
+# Which call this is, by where its own line ends: another one may have written by now.
+count = open(os.path.join(folder, "calls"), "rb").read(os.lseek(descriptor, 0, os.SEEK_CUR)).count(b"\\n")
 plan = json.load(open(os.path.join(folder, "plan")))
 step = plan[min(count, len(plan)) - 1]
 sys.stdout.write("\\r  %d  50%%  1.00MB/s  0:00:01 " % step.get("sent", 0)); sys.stdout.flush()
