@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from harness import HOSTS, ROOT, on_host, run_module, run_playbook
 
+# Not yet part of `make test`: these have not been seen to pass on a quiet machine.
+pytestmark = pytest.mark.soak
+
 MODULE = "unimem.dgx_spark.gpu_memory_facts"
 PLAYBOOKS = "tests/lab/e2e/playbooks"
 #: What people put on command lines and into the environment of containers.

@@ -8,8 +8,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from harness import INVENTORY, run_module
 from two_ways import ADDRESSES, MODULE
+
+# Not yet part of `make test`: these have not been seen to pass on a quiet machine.
+pytestmark = pytest.mark.soak
 
 HOSTS = 32
 FORKS = 16
