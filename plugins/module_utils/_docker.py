@@ -101,6 +101,8 @@ class Engine(t.Protocol):
 
     def start(self, container_id: str) -> None: ...
 
+    def wait(self, container_id: str, seconds: float) -> None: ...
+
     def find(self, name: str) -> Container | None: ...
 
 
@@ -192,8 +194,18 @@ class EngineApi:
         """Start a stopped container; one that runs already is fine. Raises EngineError."""
         self._call("POST", f"/containers/{container_id}/start")
 
-    def _call(self, method: str, path: str, body: t.Any = None, patience: float = 0.0) -> t.Any:
-        timeout = self._timeout + patience
+    def wait(self, container_id: str, seconds: float) -> None:
+        """Wait until a container no longer runs, or is gone, at most that long. Which of it, ``inspect`` tells. Raises EngineError."""
+        if seconds <= 0:
+            return
+        try:
+            self._call("POST", f"/containers/{container_id}/wait?condition=not-running", timeout=seconds)
+        except EngineError as exc:
+            if exc.code not in ("hung", "missing"):
+                raise
+
+    def _call(self, method: str, path: str, body: t.Any = None, patience: float = 0.0, timeout: float | None = None) -> t.Any:
+        timeout = (self._timeout if timeout is None else timeout) + patience
         connection = _UnixConnection(self.socket_path, timeout)
         try:
             text = None if body is None else json.dumps(body)

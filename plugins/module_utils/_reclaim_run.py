@@ -14,11 +14,12 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock, lock_directory
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import LiveNode, Node
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import RESTORE_POLICIES, Wishes
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim import SUCCESS, Options, Outcome, Reclaimer
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import SUCCESS, Options, Outcome
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim import Reclaimer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import Restorer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selectors, refuse_wide
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, parse_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import RESTORE_POLICIES, Wishes
 
 
 def run_module(params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.Any], str | None]:

@@ -16,15 +16,14 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, Engine, EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import RESTORED, SETTLED, Journal
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim import Options, Outcome
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import RUNNING, SystemdError, Unit
 
 #: Why things are put back; which entries that concerns is their restore policy's matter.
 REASONS = ("any", "failure", "undeploy")
 
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.5, 2.0)
 _ENABLED = ("enabled", "alias", "linked", "indirect")
 
 
@@ -237,7 +236,7 @@ class Restorer:
     def _verify(self, entry: dict[str, t.Any]) -> None:
         if self.problems.get(entry["key"]):
             return
-        for pause in self._pauses():
+        for pause in pauses(self.node):
             missing = self._missing(entry)
             if not missing:
                 return
@@ -245,11 +244,6 @@ class Restorer:
                 self._problem(entry, missing)
                 return
             self.node.pause(pause)
-
-    def _pauses(self) -> t.Iterator[float]:
-        yield from _PAUSES
-        while True:
-            yield _PAUSES[-1]
 
     def _missing(self, entry: dict[str, t.Any]) -> str:
         before = entry.get("before", {})

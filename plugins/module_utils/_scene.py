@@ -27,6 +27,8 @@ CLIENTS = ("docker", "podman", "nerdctl", "docker-compose", "podman-compose")
 #: Their verbs after which a container of theirs runs; ``stop`` and ``rm`` say nothing about who starts it.
 _STARTING = ("run", "start", "create", "up", "restart", "attach", "wait")
 
+_MAKING = ("run", "create", "up")
+
 #: The runtime's own processes beside a container's: protected elsewhere, ended by the runtime itself here.
 SHIMS = ("docker-init", "conmon", "conmonrs", "podman", "runc", "crun", "slirp4netns", "rootlesskit")
 #: Names that a container's first process may have: it is the container's own, and ends with it.
@@ -69,6 +71,8 @@ class Scene:
     members: dict[int, Member] = field(default_factory=dict)
     #: unit key -> keys of the containers that it runs
     wraps: dict[str, list[str]] = field(default_factory=dict)
+    #: those of them that it makes anew at each start
+    makes: dict[str, list[str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def of_unit(self, key: str) -> list[Member]:
@@ -82,6 +86,16 @@ class Scene:
     def wrappers(self, container: str) -> list[str]:
         """Keys of the running units that run this container."""
         return [key for key, inner in self.wraps.items() if container in inner and key in self.units and self.units[key].running]
+
+    def offspring(self, pid: int) -> list[Member]:
+        """The live descendants of a process: what its end may take along, or leave behind."""
+        children: dict[int, list[Member]] = {}
+        for member in self.members.values():
+            children.setdefault(member.parent, []).append(member)
+        found = list(children.get(pid, []))
+        for member in found:
+            found.extend(each for each in children.get(member.pid, []) if each not in found)
+        return found
 
     def unit(self, key: str) -> Unit | None:
         """A unit of any kind by key."""
@@ -192,8 +206,17 @@ def names_started(argv: t.Sequence[str]) -> tuple[set[str], dict[str, str]]:
     return names, options
 
 
-def find_wraps(units: t.Iterable[Unit], containers: t.Iterable[Container], members: t.Iterable[Member]) -> dict[str, list[str]]:
-    """Which unit runs which containers: what its commands say, and the clients in its control group.
+def makes_containers(argv: t.Sequence[str]) -> bool:
+    """Whether a command line of a container client makes what it starts (``run``), and not only starts it (``start --attach``)."""
+    position = next((index for index, word in enumerate(argv[:4]) if word.rsplit("/", 1)[-1] in CLIENTS), None)
+    verb = None if position is None else next((word for word in argv[position + 1 :] if word in _STARTING), None)
+    return verb in _MAKING
+
+
+def find_wraps(
+    units: t.Iterable[Unit], containers: t.Iterable[Container], members: t.Iterable[Member], making: bool = False
+) -> dict[str, list[str]]:
+    """Which unit runs which containers: what its commands say, and the clients in its control group. ``making``: only those that it makes.
 
     A label is not believed: it is the container's own word. A user's engine belongs to that user's units only, so that nobody
     can have a unit of the system stopped by giving a container its name.
@@ -209,7 +232,7 @@ def find_wraps(units: t.Iterable[Unit], containers: t.Iterable[Container], membe
             continue
         for argv in [*unit.commands, *clients.get(unit.key, [])]:
             names, options = names_started(argv)
-            if not names and not options:
+            if (not names and not options) or (making and not makes_containers(argv)):
                 continue
             for container in known:
                 if _user_of(container.engine) != unit.uid:
@@ -270,10 +293,12 @@ def read_scene(world: World, systemd: Systemd, engines: t.Sequence[Engine], fact
     for engine in engines:
         try:
             for container in engine.list_running():
-                scene.containers[container.key] = container
+                # The system's engines come first: what another one says of a container of theirs does not count.
+                scene.containers.setdefault(container.key, container)
         except EngineError as exc:
             scene.problems.append(str(exc))
     scene.wraps = find_wraps(scene.units.values(), scene.containers.values(), scene.members.values())
+    scene.makes = find_wraps(scene.units.values(), scene.containers.values(), scene.members.values(), making=True)
     _read_related(scene, systemd)
     return scene
 

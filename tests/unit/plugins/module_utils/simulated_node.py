@@ -51,6 +51,8 @@ class Proc:
     sized: bool = True
     own: bool = False
     listed: bool = True
+    kinds: tuple[str, ...] = ("compute",)
+    supervisor: str | None = None
 
 
 def unit(name: str, uid: int | None = None, **changes: t.Any) -> Unit:
@@ -119,6 +121,7 @@ class SimulatedNode:
         self.others: dict[str, Unit] = {}
         self.containers: dict[str, Container] = {}
         self.wraps: dict[str, list[str]] = {}
+        self.makes: dict[str, list[str]] | None = None  # None: units make what they run
         self.late: list[tuple[str, Proc]] = []  # appears when that thing was stopped
         self.pending_release: list[tuple[float, int]] = []
         self.ports: set[int] = set()
@@ -225,13 +228,13 @@ class SimulatedNode:
                     {
                         "pid": proc.pid,
                         "start_time": proc.start_time,
-                        "kinds": ["compute"],
+                        "kinds": list(proc.kinds),
                         "memory": proc.gpu if proc.sized else None,
                         "name": proc.name,
                         "command": " ".join(proc.argv) or proc.name,
                         "user": proc.user,
                         "protected": None,
-                        "owner": {"kind": "process", "name": proc.name, "id": None, "unit": None, "restarted_by": None},
+                        "owner": {"kind": "process", "name": proc.name, "id": None, "unit": None, "restarted_by": proc.supervisor},
                     }
                 )
         hidden = sum(size for _when, size in self.pending_release) + sum(proc.gpu for proc in self.procs.values() if not proc.sized)
@@ -274,6 +277,7 @@ class SimulatedNode:
             containers=running,
             members=members,
             wraps={key: [each for each in inner if each in running] for key, inner in self.wraps.items()},
+            makes=self.wraps if self.makes is None else self.makes,
             problems=list(self.problems),
         )
 
@@ -529,6 +533,11 @@ class SimulatedEngine:
                 self.node.containers[made.key] = made._replace(running=False, status="exited")
         else:
             self.node.begin_of(made.key)
+
+    def wait(self, container_id: str, seconds: float) -> None:
+        found = self.inspect(container_id)
+        if found is not None and found.running:
+            self.node.clock += max(0.0, seconds)
 
     def start(self, container_id: str) -> None:
         made = self._get(container_id)

@@ -8,8 +8,9 @@ import typing as t
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import Plan, Seen, Wishes, cache_helps, make_plan, permit_selector
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import Plan, cache_helps, make_plan
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selector, parse_selectors
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Seen, Wishes, permit_selector
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
     Proc,
@@ -120,6 +121,8 @@ def test_a_container_that_its_unit_makes_again_is_not_lost() -> None:
     node.add_container(container("c", 3, auto_remove=True, policy="no"), Proc(11, "python3", gpu=GIB), wrapper="unit:run.service")
     made = plan(node, ["unit:run"])
     assert stops(made) == ["run.service", "c"] and not made.refusals
+    node.makes = {}  # the unit only starts it
+    assert codes(plan(node, ["unit:run"])) == {("c", "lost")}
 
 
 # Containers and the units that run them
@@ -215,6 +218,62 @@ def test_pid_that_is_another_process_by_now() -> None:
     node.procs[10] = Proc(10, "postgres", start_time=5)
     made = make_plan(node.scene(facts), Wishes(stop=parse_selectors(["process:llama-server"])))
     assert not made.steps and {code for _target, code in codes(made)} == {"unknown"}
+
+
+def test_children_with_gpu_memory_that_nobody_listed() -> None:
+    """vLLM's engine core is left behind with all its memory where its parent ends badly."""
+    node = SimulatedNode()
+    node.add_process(Proc(10, "vllm", gpu=GIB))
+    node.add_process(Proc(11, "helper", parent=10, listed=False))
+    node.add_process(Proc(12, "VLLM::EngineCore", gpu=20 * GIB, parent=11))
+    made = plan(node, ["process:vllm"])
+    assert not made.steps and codes(made) == {("VLLM::EngineCore (pid 12)", "takes_along")}
+    assert made.refusals[0].permit == "process:VLLM::EngineCore"
+    assert set(stops(plan(node, ["process:vllm", "process:VLLM::*"]))) == {"vllm (pid 10)", "VLLM::EngineCore (pid 12)"}
+    # The other way round nothing is taken along.
+    assert stops(plan(node, ["process:VLLM::*"])) == ["VLLM::EngineCore (pid 12)"]
+
+
+def test_children_in_a_unit_or_container_of_their_own_are_not_taken_along() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "vllm", gpu=GIB))
+    node.add_unit(unit("other.service"), Proc(11, "other", gpu=GIB, parent=10))
+    assert stops(plan(node, ["process:vllm"])) == ["vllm (pid 10)"]
+
+
+def test_protected_child() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "vllm", gpu=GIB))
+    node.add_process(Proc(11, "sshd", parent=10, listed=False))
+    assert codes(plan(node, ["process:vllm"])) == {("sshd (pid 11)", "protected")}
+
+
+def test_process_under_a_supervisor() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "llama-server", gpu=GIB, supervisor="pm2 (pid 9)"))
+    made = plan(node, ["process:llama-server"])
+    assert not made.steps and codes(made) == {("llama-server (pid 10)", "revived")} and "pm2 (pid 9)" in made.refusals[0].reason
+
+
+def test_what_only_draws_is_stopped_by_its_name_alone() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "blender", gpu=GIB, kinds=("graphics",)))
+    node.add_process(Proc(11, "trainer", gpu=GIB))
+    assert stops(plan(node, ["user:alice"])) == ["trainer (pid 11)"]
+    assert stops(plan(node, ["process:*"], need=200 * GIB)) == []
+    assert stops(plan(node, ["process:blender"], protect=parse_selectors(["user:alice"]))) == []
+    assert stops(plan(node, ["process:blender"])) == ["blender (pid 10)"]
+    node.procs[10].kinds = ("compute", "graphics")
+    assert len(stops(plan(node, ["user:alice"]))) == 2
+
+
+def test_zombie_is_nothing_to_stop() -> None:
+    node = SimulatedNode()
+    node.add_process(Proc(10, "trainer", gpu=GIB))
+    facts = node.gather()
+    facts["processes"][0]["state"] = "Z"
+    made = make_plan(node.scene(facts), Wishes(stop=parse_selectors(["process:trainer"])))
+    assert made.verdict == "nothing_to_do"
 
 
 def test_rights() -> None:

@@ -12,6 +12,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Co
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import (
     Member,
     find_wraps,
+    makes_containers,
     names_started,
     read_listeners,
     read_members,
@@ -43,6 +44,21 @@ ID = "677b51790c22be0044d0d17da968fc0c47d568307269f3b8e77fe7877e2a6522"
 )
 def test_names_that_a_command_starts(command: str, names: set[str]) -> None:
     assert names_started(command.split())[0] == names
+
+
+@pytest.mark.parametrize(
+    ("command", "makes"),
+    [
+        ("/usr/bin/docker run --rm --name c image", True),
+        ("/usr/bin/env docker compose -p rag up", True),
+        ("docker start --attach c", False),
+        ("docker start --attach run", False),
+        ("docker rm c", False),
+        ("python3 run.py", False),
+    ],
+)
+def test_commands_that_make_what_they_start(command: str, makes: bool) -> None:
+    assert makes_containers(command.split()) is makes
 
 
 def wraps(units: list[t.Any], containers: list[Container], members: t.Iterable[Member] = ()) -> dict[str, list[str]]:
