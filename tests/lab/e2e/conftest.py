@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness import ROOT, on_host, run_playbook
+from stand_ins import StandIns
 
 CONTEXT_MARGIN = 700 * 1024**2
 
@@ -45,6 +46,17 @@ def wary_driver() -> Iterator[None]:
         yield
     finally:
         on_host("spark-02", "gb10-sim-ctl", "reset")
+
+
+@pytest.fixture
+def strangers() -> Iterator[StandIns]:
+    """Services of strangers on the worker, as a test makes them; gone after it."""
+    made = StandIns("spark-02")
+    made.prepare()
+    try:
+        yield made
+    finally:
+        made.remove()
 
 
 @pytest.fixture(scope="module")

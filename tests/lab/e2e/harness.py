@@ -209,9 +209,19 @@ def run_module(
     *options: str,
     inventory: Path = INVENTORY,
     environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    passwords: Mapping[str, str] | None = None,
 ) -> Run:
-    """Run a module ad hoc, as `ansible -m` does, with further options of that command."""
+    """Run a module ad hoc, as `ansible -m` does, with further options of that command.
+
+    `passwords`: what is answered to a prompt that a regular expression matches.
+    """
     with tempfile.TemporaryDirectory(prefix="unimem-e2e-") as private:
+        command_line = list(options)
+        if variables:
+            values = Path(private) / "extra.json"
+            values.write_text(json.dumps(dict(variables)), encoding="utf-8")
+            command_line += ["-e", f"@{values}"]
         return _finish(
             ansible_runner.run(
                 private_data_dir=private,
@@ -219,8 +229,9 @@ def run_module(
                 module_args=arguments or None,
                 host_pattern=pattern,
                 inventory=str(inventory),
-                cmdline=shlex.join(options) if options else None,
+                cmdline=shlex.join(command_line) if command_line else None,
                 envvars=_environment(environment),
+                passwords=dict(passwords or {}),
                 suppress_env_files=True,
                 quiet=True,
             )
