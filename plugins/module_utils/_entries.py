@@ -79,5 +79,7 @@ def _container_entry(node: Node, container: Container, tenant: Tenant, scene: Sc
             "service": container.labels.get("com.docker.compose.service"),
             "depends_on": container.labels.get("com.docker.compose.depends_on"),
             "ports": sorted(published | node.listening(pids)) if pids else sorted(published),
+            # A published port is listened on by the engine's proxy at once; these by the service itself.
+            "inside": sorted(node.listening_inside(container.pid)) if container.pid else [],
         },
     }

@@ -46,6 +46,9 @@ class Node(t.Protocol):
     def listening(self, pids: t.Collection[int] | None = None) -> set[int]:
         """TCP ports that are listened on, by these processes or by any."""
 
+    def listening_inside(self, pid: int) -> set[int]:
+        """TCP ports that are listened on in a network of that process's own; none where it shares the node's."""
+
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         """Evict the page cache of files."""
 
@@ -125,6 +128,13 @@ class LiveNode:
         """See Node."""
         ports = read_listeners(self._world, pids or ())
         return set(ports) if pids is None else {port for port, holders in ports.items() if holders}
+
+    def listening_inside(self, pid: int) -> set[int]:
+        """See Node."""
+        theirs = self._world.read_link(f"/proc/{pid}/ns/net")
+        if theirs is None or theirs == self._world.read_link("/proc/self/ns/net"):
+            return set()
+        return set(read_listeners(self._world, (), f"/proc/{pid}/net"))
 
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         """See Node."""

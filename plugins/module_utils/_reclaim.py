@@ -21,10 +21,13 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Sce
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper, signature
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Wishes, permit_selector, process_title
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, permit_selector, process_title
 
 #: Seconds until the driver is asked for the first time whether memory that is not back yet has a reason that it knows.
 _FIRST_LOOK = 0.15
+
+#: How results of actions begin that have not come about.
+_UNFINISHED = ("failed: ", "still running", "still there", "cannot be killed")
 
 
 class Reclaimer:
@@ -151,11 +154,11 @@ class Reclaimer:
             while True:
                 self._wait(stopping, scene.boot_id)
                 plan, scene = self._look()
-                over = self.stopper.stayed or self.stopper.stuck or self.node.monotonic() >= self.deadline
+                over = self.stopper.failed or self.node.monotonic() >= self.deadline
                 if over or plan.steps or self._satisfied(plan) or not self.recovery.is_coming:
                     break
             self._note_restarts(scene)
-            if self._satisfied(plan) or self.stopper.stayed or self.stopper.stuck or number >= self.options.rounds or self.node.monotonic() >= self.deadline:
+            if self._satisfied(plan) or over or number >= self.options.rounds:
                 break
             again = self._respawning(plan, scene)
             if again:
@@ -228,8 +231,11 @@ class Reclaimer:
     def _wait(self, plan: Plan, boot: str) -> None:
         """Wait until the memory is back, something new matches, or the time is over."""
         klass = str(self.facts.get("class"))
-        stopped = {(process["pid"], process.get("start_time")) for tenant in plan.tenants for process in tenant.holders}
-        released = sum(process.get("memory") or 0 for tenant in plan.tenants for process in tenant.holders)
+        ended = [process for tenant in self._ended(plan) for process in tenant.holders]
+        stopped = {(process["pid"], process.get("start_time")) for process in ended}
+        # What has not ended in time is no news.
+        self.outlived.update({(process["pid"], process.get("start_time")) for tenant in plan.tenants for process in tenant.holders} - stopped)
+        released = sum(process.get("memory") or 0 for process in ended)
         then = (self.facts.get("memory") or {}).get("allocatable")
         target = self.wishes.need if self.wishes.need > 0 else None if then is None else then + max(0, released - self.recovery.slack(released))
         interval = _FIRST_LOOK
@@ -240,7 +246,7 @@ class Reclaimer:
             have = memory.get("allocatable")
             if target is not None and have is not None and have >= target:
                 return
-            if self.stopper.stayed or self.stopper.stuck:
+            if not ended and self.stopper.failed:
                 return
             # Asking the driver costs a process each time, so it is asked less often as time goes on.
             if self.node.monotonic() >= look or target is None:
@@ -252,6 +258,11 @@ class Reclaimer:
             if self.node.monotonic() >= self.deadline:
                 return
             self.node.pause(min(pause, max(0.0, self.deadline - self.node.monotonic())))
+
+    def _ended(self, plan: Plan) -> list[Tenant]:
+        """The tenants all of whose parts did what was asked: what the others hold is not on its way."""
+        failed = {row["key"] for row in self.outcome.actions if row["result"].startswith(_UNFINISHED)}
+        return [tenant for tenant in plan.tenants if not failed & tenant.keys]
 
     def _settled(self, stopped: t.Collection[tuple[int, t.Any]]) -> bool:
         """Whether what was stopped is gone and the pool no longer misses what it held, whatever others have taken since."""
@@ -372,8 +383,7 @@ class Reclaimer:
 
     def _unfinished(self) -> list[str]:
         """What was asked of a thing and has not come about, in words."""
-        words = ("failed: ", "still running", "still there", "cannot be killed")
-        return [f"{row['target']}: {row['result']}" for row in self.outcome.actions if row["result"].startswith(words)]
+        return [f"{row['target']}: {row['result']}" for row in self.outcome.actions if row["result"].startswith(_UNFINISHED)]
 
     def _trace(self, memory: t.Mapping[str, t.Any]) -> None:
         self.outcome.trace(self.node.monotonic() - self.start, memory)

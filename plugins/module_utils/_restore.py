@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, Engine, EngineError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import RESTORED, SETTLED, Journal
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import RESTORED, SETTLED, Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
@@ -70,8 +70,15 @@ class Restorer:
         if not self.options.check:
             for entry in (*units, *containers):
                 self._guard(entry, self._verify)
-            self.journal.mark([entry["key"] for entry in entries if not self.problems.get(entry["key"])], RESTORED, restored_at=self.node.now())
+            self._mark_restored([entry["key"] for entry in entries if not self.problems.get(entry["key"])])
         return self._end(entries)
+
+    def _mark_restored(self, keys: list[str]) -> None:
+        try:
+            self.journal.mark(keys, RESTORED, restored_at=self.node.now())
+        except JournalError as exc:
+            # What is open would be started once more by a later restore, when somebody may have stopped it on purpose.
+            self.problems["journal"] = [f"{exc}; all that is not named here is as before, but the journal still counts it as evicted"]
 
     def _concerned(self) -> list[dict[str, t.Any]]:
         found = []
@@ -261,6 +268,9 @@ class Restorer:
                 return f"the restart policy of container {entry.get('name')} is '{container.policy}', it was '{before.get('policy')}'"
             if before.get("health") == "healthy" and container.health != "healthy":
                 return f"container {entry.get('name')} runs, but its health check says '{container.health}'"
+            silent = sorted(set(before.get("inside") or []) - self.node.listening_inside(container.pid))
+            if silent:
+                return f"container {entry.get('name')} runs, but nothing in it listens on port {', '.join(map(str, silent))} yet"
         silent = sorted(set(before.get("ports") or []) - self.node.listening())
         if silent:
             return f"{entry['kind']} {entry.get('name')} runs, but nothing listens on port {', '.join(map(str, silent))} yet"

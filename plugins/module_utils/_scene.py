@@ -260,10 +260,10 @@ def _same_project(container: Container, options: t.Mapping[str, str], unit: Unit
     return directory != "" and directory.rstrip("/") == container.labels.get("com.docker.compose.project.working_dir", "").rstrip("/")
 
 
-def read_listeners(world: World, pids: t.Iterable[int]) -> dict[int, list[int]]:
-    """TCP ports of this network namespace that are listened on, with those of ``pids`` that do."""
+def read_listeners(world: World, pids: t.Iterable[int], tables: str = "/proc/net") -> dict[int, list[int]]:
+    """TCP ports that are listened on in this network namespace (or in that of ``tables``), with those of ``pids`` that do."""
     inodes: dict[str, int] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in (f"{tables}/tcp", f"{tables}/tcp6"):
         for line in (world.read_text(table) or "").split("\n")[1:]:
             fields = line.split()
             # sl local_address rem_address st ... inode is the tenth field (proc_net_tcp of the kernel's documentation)

@@ -83,6 +83,11 @@ class Stopper:
         self.stayed: list[str] = []
         self.denied: list[str] = []
 
+    @property
+    def failed(self) -> bool:
+        """Whether anything has not ended that was to end. Another round would not end it either."""
+        return bool(self.stuck or self.stayed or self.denied)
+
     def disable(self, plan: Plan, steps: Rows) -> bool:
         """Take all units out of the next boot, before the first is stopped; when one refuses, put the others back and stop nothing."""
         done: list[tuple[Unit, str]] = []
@@ -164,7 +169,8 @@ class Stopper:
             mine = self._unchanged([unit for unit in units if unit.uid == uid], uid, steps)
             if not mine:
                 continue
-            seconds = max([self.options.grace, *((unit.stop_seconds or 0.0) + 5.0 for unit in mine)])
+            # One that systemd would wait for without end gets the grace time and no more.
+            seconds = max([self.options.grace, *(unit.stop_seconds + 5.0 for unit in mine if unit.stop_seconds is not None)])
             run = self.node.systemd.start_stopping([unit.name for unit in mine], uid, min(seconds, self._left()))
             self.outcome.changed = True
 
@@ -184,6 +190,7 @@ class Stopper:
         except SystemdError as exc:
             for unit in units:
                 steps[(unit.key, "stop")]["result"] = f"failed: {exc}"
+                self.stayed.append(unit.name)
             return []
         found = []
         for unit in units:
@@ -257,6 +264,7 @@ class Stopper:
             engine = self.node.engine(container.engine)
             if engine is None:
                 row["result"] = f"failed: {container.engine} does not answer any more"
+                self.stayed.append(f"container {container.name}")
                 continue
             try:
                 if self._set_policy(engine, container, steps) and _is_running(engine, container):
@@ -268,6 +276,8 @@ class Stopper:
                 row["result"] = f"failed: {exc}"
                 if exc.code == "denied":
                     self.denied.append(f"stopping container {container.name}: {exc}")
+                else:
+                    self.stayed.append(f"container {container.name}")
         return waiting
 
     def _signal_container(self, engine: Engine, container: Container) -> None:

@@ -74,6 +74,12 @@ class Tenant:
     refusals: list[Refusal] = field(default_factory=list)
 
     @property
+    def keys(self) -> set[str]:
+        """The keys of all its parts, as actions and the journal have them."""
+        units = {unit.key for unit in (*self.units, *self.companions)}
+        return units | {container.key for container in self.containers} | {process_key(process) for process in self.processes}
+
+    @property
     def title(self) -> str:
         """Its name for people."""
         if self.units:

@@ -41,7 +41,9 @@ options:
         V(process:llama-server*) or V(user:alice).
       - V(process:) matches the name of a process or the basename of its first argument or executable. V(process:) and V(user:) match
         only processes that the driver lists. They act on the service unit or container that owns the process, if all of its GPU
-        processes match, and else on a process that belongs to neither.
+        processes match, and else on a process that belongs to neither. Children of such a process that hold GPU memory must match too,
+        since they would be taken along or left behind.
+      - V(user:) does not match processes that only draw (viewers, browsers). They are stopped when V(process:) names them.
       - A pattern that matches everything is refused when O(need=0).
     type: list
     elements: str
@@ -104,7 +106,7 @@ options:
     description:
       - When what a selector of O(stop) matches is put back. A dictionary from selectors to V(on_failure) (whenever it is asked for), V(on_undeploy)
         (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
-      - V(never) says that it may be lost. Without it, transient units and containers started with C(--rm) that nothing recreates are
+      - V(never) says that it may be lost. Without it, transient units and containers started with C(--rm) that nothing makes anew are
         not stopped.
       - A process that belongs to no unit and no container cannot be restored. It is not stopped if its selector has another value than
         V(never) here.
@@ -137,7 +139,7 @@ attributes:
 notes:
   - Stopping units needs root, using a container engine needs root or the engine's group, and signalling processes of another user
     needs root. O(state=report) needs none of them, and says what it could not see.
-  - One run at a time on a node. A second one fails and says who holds the lock.
+  - One run at a time on a node, of root or of one user. A second one fails and says who holds the lock. Looking is never refused.
   - systemd is not made to reload its configuration, since that can take the GPU away from other containers on the node.
   - Processes are signalled through a pidfd after their start time was compared, which needs Linux 5.3 and Python 3.9.
 seealso:
@@ -188,6 +190,29 @@ EXAMPLES = r"""
   ansible.builtin.assert:
     that:
       - trial.verdict in ['freed', 'nothing_to_do']
+
+- name: Stop ComfyUI, which Docker would start again, and a compose project as a whole
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: freed
+    stop:
+      - container:comfyui
+      - container:rag-*
+    journal: /var/lib/unimem/trial.json
+  become: true
+
+- name: Stop a container that 'systemd-run --unit trial docker run --rm ...' has started, and a process that somebody started by hand
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: freed
+    stop:
+      - unit:trial.service
+      - process:llama-server
+    restore:
+      # Both are gone once they are stopped. The first has to be said; of a process it is plain.
+      unit:trial.service: never
+      process:llama-server: never
+    kill_leftovers: true
+    journal: /var/lib/unimem/trial.json
+  become: true
 """
 
 RETURN = r"""

@@ -126,6 +126,7 @@ class SimulatedNode:
         self.pending_release: list[tuple[float, int]] = []
         self.ports: set[int] = set()
         self.unit_ports: dict[str, int] = {}
+        self.inside: dict[int, set[int]] = {}  # ports in the network of a container, by its first process
         self.links: dict[str, dict[str, str]] = {}
         self.log: list[str] = []
         self.times: list[float] = []  # when each line of the log happened
@@ -301,6 +302,9 @@ class SimulatedNode:
             return set(self.ports)
         keys = {self.procs[pid].unit for pid in pids if pid in self.procs}
         return {port for key, port in self.unit_ports.items() if key in keys and port in self.ports}
+
+    def listening_inside(self, pid: int) -> set[int]:
+        return set(self.inside.get(pid, ()))
 
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         self.happened(f"evict {' '.join(paths)}")

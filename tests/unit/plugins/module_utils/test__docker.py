@@ -8,6 +8,7 @@ import json
 import os
 import socketserver
 import threading
+import time
 import typing as t
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -166,6 +167,25 @@ def test_daemon_that_hangs(daemon: Daemon) -> None:
     with pytest.raises(EngineError, match="has not answered") as caught:
         EngineApi(daemon.path, timeout=0.2).start(ID)
     assert caught.value.code == "hung"
+
+
+def test_waiting_for_the_end(daemon: Daemon) -> None:
+    engine = EngineApi(daemon.path, timeout=0.2)
+    daemon.answers["POST", f"/containers/{ID}/wait"] = (200, {"StatusCode": 0})
+    engine.wait(ID, 30)
+    assert ("POST", f"/containers/{ID}/wait?condition=not-running", None) in daemon.asked
+    daemon.answers["POST", f"/containers/{ID}/wait"] = (0, None)  # it does not end
+    begin = time.monotonic()
+    engine.wait(ID, 0.4)
+    assert 0.3 < time.monotonic() - begin < 5, "not the timeout of other calls, and not for ever"
+    daemon.answers["POST", f"/containers/{ID}/wait"] = (404, {"message": "No such container"})
+    engine.wait(ID, 30)
+    daemon.answers["POST", f"/containers/{ID}/wait"] = (500, {"message": "broken"})
+    with pytest.raises(EngineError, match="broken"):
+        engine.wait(ID, 30)
+    asked = len(daemon.asked)
+    engine.wait(ID, 0)
+    assert len(daemon.asked) == asked
 
 
 def test_daemon_that_is_not_there(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import typing as t
 
 import pytest
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
@@ -205,7 +207,50 @@ def test_others_that_grow_meanwhile_do_not_make_it_wait(tmp_path):
     assert result["verdict"] == "freed" and node.clock < 15
 
 
+def test_what_the_driver_still_lists_for_the_dead_is_its_own_verdict(tmp_path):
+    node = SimulatedNode()
+    node.driver_keeps = True
+    node.add_process(Proc(50, "trainer", gpu=50 * GIB))
+    gather = node.gather
+
+    def lists_the_dead():
+        facts = gather()
+        if 50 not in node.procs:
+            facts["processes"].append({"pid": 50, "start_time": None, "name": None, "memory": 50 * GIB, "kinds": ["compute"], "owner": {"kind": "process"}})
+            facts["unattributed"] = 0
+        return facts
+
+    node.gather = lists_the_dead
+    result = go(node, tmp_path, stop=["process:trainer"], timeout=30)
+    assert result["verdict"] == "held_by_driver" and node.clock >= 30
+
+
+def test_no_point_of_a_long_wait_is_lost_and_the_last_one_least(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service"), Proc(1000, "t", gpu=50 * GIB, slow_release=1000.0))
+    result = go(node, tmp_path, stop=["unit:t.service"], timeout=2000)
+    seconds = [when for when, _have in result["trajectory"]]
+    assert result["verdict"] == "freed" and len(seconds) <= 128 and seconds[0] == 0 and seconds[-1] >= 1000 and seconds == sorted(seconds)
+
+
 # Processes
+
+
+def test_orphan_that_starts_to_hold_memory_afterwards_is_not_called_freed(tmp_path):
+    """It had none when it was looked at, so that nobody could list it."""
+    node = SimulatedNode()
+    node.add_process(Proc(50, "vllm", gpu=GIB))
+    node.add_process(Proc(51, "VLLM::EngineCore", parent=50))
+    kill = node.kill_proc
+
+    def late(pid):
+        kill(pid)
+        node.procs[51].parent, node.procs[51].gpu = 1, 50 * GIB
+
+    node.kill_proc = late
+    result = go(node, tmp_path, stop=["process:vllm"], rounds=1)
+    assert result["verdict"] == "still_held" and "VLLM::EngineCore (pid 51) was started by what was stopped" in result["msg"]
+    assert node.signals == [(50, 15)]
 
 
 def test_bare_process_gets_term_only(tmp_path):
@@ -330,7 +375,65 @@ def test_second_engine_that_went_away(tmp_path):
     assert result["failed"] and "does not answer any more" in result["actions"][-1]["result"]
 
 
+def test_container_that_ends_between_the_look_and_the_signal(tmp_path):
+    node = SimulatedNode()
+    made = node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB))
+    engine = node.engines[made.engine]
+
+    def too_late(container_id, name):
+        node.end_of(made.key)
+        node.containers[made.key] = node.containers[made.key]._replace(running=False, status="exited")
+        raise EngineError("conflict", "container c is not running")
+
+    engine.signal = too_late
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "freed" and result["actions"][-1]["result"] == "stopped", result["msg"]
+
+
+def test_engine_that_hangs_is_said_and_ends_it(tmp_path):
+    node = SimulatedNode()
+    made = node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB))
+
+    def hangs(container_id, name):
+        node.clock += 15
+        raise EngineError("hung", "the container engine at /run/docker.sock has not answered within 15 s")
+
+    node.engines[made.engine].signal = hangs
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "still_held" and "has not answered within 15 s" in result["msg"] and node.clock < 60
+
+
+def test_time_until_a_container_ends_is_not_rounded_up(tmp_path):
+    """It is waited for in its engine, and not by looking now and then."""
+    node = SimulatedNode()
+    made = node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB, ignores_term=True))
+
+    def wait(container_id, seconds):
+        node.clock += 6.25
+        node.end_of(made.key)
+        node.containers[made.key] = node.containers[made.key]._replace(running=False, status="exited")
+
+    node.engines[made.engine].wait = wait
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "freed" and 6.25 <= node.clock < 6.5
+
+
 # Units
+
+
+def test_unit_without_a_stop_timeout_gets_the_grace_time(tmp_path):
+    asked = []
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", stop_seconds=None), Proc(70, "python3", gpu=GIB))
+    begin = node.systemd.start_stopping
+
+    def start_stopping(names, uid, timeout):
+        asked.append(timeout)
+        return begin(names, uid, timeout)
+
+    node.systemd.start_stopping = start_stopping
+    go(node, tmp_path, stop=["unit:t"], grace=7)
+    assert asked == [7]
 
 
 def test_unit_that_was_started_anew_meanwhile_is_left_alone_in_that_round(tmp_path):
@@ -458,6 +561,23 @@ def test_journal_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / "state").mkdir(mode=0o755)
     result = go(node, tmp_path, stop=stop)
     assert result["verdict"] == "not_permitted" and "0700" in result["msg"] and node.log == []
+
+
+def test_journal_that_cannot_be_marked_midway_loses_nothing(tmp_path, monkeypatch):
+    """The disk is full after the first stop: what was planned is on it."""
+    node = SimulatedNode()
+    stop = tenants(node, 10, 20)
+    before = node.state()
+    mark = Journal.mark
+
+    def full(journal, keys, state, **details):
+        raise JournalError("journal cannot be written: No space left on device")
+
+    monkeypatch.setattr(Journal, "mark", full)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "freed" and any("No space left" in note and "puts it back" in note for note in result["notes"])
+    monkeypatch.setattr(Journal, "mark", mark)
+    assert go(node, tmp_path, state="restored")["verdict"] == "restored" and node.state() == before
 
 
 def test_entry_of_an_earlier_run_is_added_to_and_keeps_the_first_state(tmp_path):
@@ -620,6 +740,22 @@ def test_two_runs_at_once(tmp_path):
 
 
 # Last defences
+
+
+def test_what_stays_does_not_keep_the_memory_of_the_others_from_being_waited_for(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(50, "stubborn", gpu=GIB, ignores_term=True))
+    node.add_unit(unit("t.service"), Proc(70, "t", gpu=50 * GIB, slow_release=60.0))
+    have = node.memory("unified")["allocatable"]
+    result = go(node, tmp_path, stop=["process:stubborn", "unit:t"], need=have + 50 * GIB + GIB // 2, grace=1)
+    assert result["verdict"] == "still_held" and "stubborn (pid 50)" in result["msg"] and 60 <= node.clock < 70
+    assert result["freed"] > 45 * GIB
+
+
+def test_what_is_denied_is_said_at_once(tmp_path):
+    node = SimulatedNode()
+    node.deny.add("stop")
+    assert go(node, tmp_path, stop=tenants(node, 10))["verdict"] == "not_permitted" and node.clock < 5
 
 
 def test_a_match_that_shows_up_while_waiting_is_not_waited_with(tmp_path):

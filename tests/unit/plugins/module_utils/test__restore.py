@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import _dependencies
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
@@ -190,6 +191,49 @@ def test_a_service_that_never_answers_is_not_restored(tmp_path: Path) -> None:
     node.ports, node.unit_ports = set(), {}
     result = go(node, tmp_path, timeout=10)
     assert result["verdict"] == "not_restored" and "port 8001" in result["msg"] and 10 <= node.clock < 20
+
+
+def test_a_container_is_waited_for_until_its_own_server_listens(tmp_path: Path) -> None:
+    """The engine's proxy listens on a published port as soon as the container is started."""
+    node = SimulatedNode()
+    node.add_container(container("web", 1, pid=77, ports=(8001,)), Proc(77, "web", gpu=GIB))
+    node.ports, node.inside = {8001}, {77: {8000}}
+    evict(node, tmp_path, "container:web")
+    node.inside = {}
+    pause = node.pause
+
+    def answering_later(seconds: float) -> None:
+        pause(seconds)
+        if node.clock > 5:
+            node.inside = {77: {8000, 9000}}
+
+    node.pause = answering_later  # type: ignore[method-assign]
+    assert go(node, tmp_path)["verdict"] == "restored" and node.clock > 5
+
+
+def test_a_container_whose_server_never_listens_is_not_restored(tmp_path: Path) -> None:
+    node = SimulatedNode()
+    node.add_container(container("web", 1, pid=77), Proc(77, "web", gpu=GIB))
+    node.inside = {77: {8000}}
+    evict(node, tmp_path, "container:web")
+    node.inside = {}
+    result = go(node, tmp_path, timeout=10)
+    assert result["verdict"] == "not_restored" and "nothing in it listens on port 8000" in result["msg"]
+
+
+def test_journal_that_cannot_be_marked_afterwards_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a")
+    write = Journal.write
+
+    def full(journal: Journal) -> None:
+        raise JournalError("journal cannot be written: No space left on device")
+
+    monkeypatch.setattr(Journal, "write", full)
+    result = go(node, tmp_path)
+    assert result["verdict"] == "not_restored" and "still counts it as evicted" in result["msg"] and node.units["unit:a.service"].running
+    monkeypatch.setattr(Journal, "write", write)
+    assert go(node, tmp_path)["verdict"] == "restored"
 
 
 # Containers

@@ -197,3 +197,6 @@ def test_ports_that_are_listened_on() -> None:
         links={"/proc/7/fd/3": "socket:[4242]", "/proc/7/fd/4": "socket:[9]", "/proc/7/fd/5": "/dev/null", "/proc/8/fd/3": "socket:[4243]"},
     )
     assert read_listeners(made, [7, 8]) == {8001: [7], 80: []}
+    assert read_listeners(made, [7], "/proc/9/net") == {}
+    made.files["/proc/9/net/tcp"] = made.files["/proc/net/tcp"]
+    assert read_listeners(made, (), "/proc/9/net") == {8001: []}
