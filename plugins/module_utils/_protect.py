@@ -12,6 +12,7 @@ Names are chosen by processes. A name in this list protects, so that a process t
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import typing as t
 from collections.abc import Mapping
@@ -147,6 +148,7 @@ def _matches(name: str, pattern: str) -> bool:
     return len(name) == _COMM_LENGTH and len(pattern) > _COMM_LENGTH and name == pattern[:_COMM_LENGTH]
 
 
+@functools.lru_cache(maxsize=4096)
 def protected_program(name: str) -> str | None:
     """Why a program of this name is never stopped; None when nothing speaks against it."""
     for what, patterns in PROTECTED_PROGRAMS:

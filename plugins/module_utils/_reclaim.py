@@ -17,7 +17,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome, inventory_line
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import CACHE_SHARE, Plan, Step, cache_helps, make_plan
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._recovery import Recovery
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member, Scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper, signature
@@ -48,6 +48,8 @@ class Reclaimer:
         self.belonged: dict[tuple[int, int], t.Any] = {}
         #: identities of what bare processes that were stopped had started
         self.offspring: set[tuple[int, int]] = set()
+        #: identities of all processes that were there before the last stop
+        self.known: set[tuple[int, int]] = set()
         self.listed: set[int] = set()
         self.considered: set[tuple[int, t.Any]] = set()
         self.outlived: set[tuple[int, t.Any]] = set()
@@ -158,11 +160,11 @@ class Reclaimer:
                 if over or plan.steps or self._satisfied(plan) or not self.recovery.is_coming:
                     break
             self._note_restarts(scene)
-            if self._satisfied(plan) or over or number >= self.options.rounds:
-                break
-            again = self._respawning(plan, scene)
+            again = "" if over else self._respawning(plan, scene)
             if again:
                 return self._end(scene, "respawning", again)
+            if self._satisfied(plan) or over or number >= self.options.rounds:
+                break
             if not plan.steps:
                 break
             number += 1
@@ -186,6 +188,7 @@ class Reclaimer:
             for process in tenant.processes:
                 bare = [member for member in scene.offspring(process["pid"]) if member.unit is None and member.container is None]
                 self.offspring.update((member.pid, member.start_time) for member in bare)
+        self.known.update((member.pid, member.start_time) for member in scene.members.values())
         steps = {(row["key"], row["action"]): row for row in rows}
         if plan.drop_cache:
             self._drop_cache(steps[("cache", "drop")])
@@ -310,7 +313,15 @@ class Reclaimer:
                     self.outcome.notes.append(note)
 
     def _respawning(self, plan: Plan, scene: Scene) -> str:
-        """Who starts again what was stopped twice already; empty when nobody does."""
+        """Who starts again what was stopped: twice already, or so soon that it holds no GPU memory yet. Empty when nobody does."""
+        holders = {process["pid"] for process in scene.holders}
+        for member in scene.members.values():
+            if member.pid in holders or (member.pid, member.start_time) in self.known:
+                continue
+            was = next((each for each in self.stopper.bare.values() if _is_again(member, each)), None)
+            if was is not None:
+                title = f"{member.name} (pid {member.pid}, it was {was.pid})"
+                return f"{title} has been started again, and will take the memory back; it is started by {self._parent(scene, member.parent, {})}"
         for tenant in plan.tenants:
             for process in tenant.processes:
                 member = scene.members[process["pid"]]
@@ -399,6 +410,11 @@ class Reclaimer:
             for row in self.outcome.actions:
                 row["result"] = "not done" if row["result"] == "planned" else row["result"]
         return self.outcome
+
+
+def _is_again(member: Member, was: Member) -> bool:
+    """Whether a new process is the next one of its kind: started by the same parent, with the same words and the same program."""
+    return was.parent > 1 and (member.parent, member.argv, member.executable, member.uid) == (was.parent, was.argv, was.executable, was.uid)
 
 
 def _action_row(step: Step, number: int, freed: int) -> dict[str, t.Any]:

@@ -78,6 +78,8 @@ class Stopper:
         self.containers: set[str] = set()
         #: how often processes of one kind were stopped
         self.processes: dict[Signature, int] = {}
+        #: these processes, by pid and start time, as they were
+        self.bare: dict[tuple[int, int], Member] = {}
         #: what nothing ends, what did not end in time, and what was refused
         self.stuck: list[str] = []
         self.stayed: list[str] = []
@@ -372,8 +374,10 @@ class Stopper:
             self._not_signalled(row, exc)
             return []
         self.outcome.changed = True
-        kind = signature(scene.members[identity.pid])
+        member = scene.members[identity.pid]
+        kind = signature(member)
         self.processes[kind] = self.processes.get(kind, 0) + 1
+        self.bare[member.pid, member.start_time] = member
         return [_Ending(row, handle, self.node.monotonic())]
 
     def _not_signalled(self, row: dict[str, t.Any], exc: SignalError) -> None:

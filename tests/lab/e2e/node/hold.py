@@ -33,6 +33,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--child", action="append", default=[], metavar="NAME:MIB", help="a process that it starts, and leaves behind when it is killed")
     parser.add_argument("--keep-zombies", action="store_true", help="its children are never waited for")
     parser.add_argument("--again", metavar="NAME:MIB", help="start that process, and again each time that it ends")
+    parser.add_argument("--again-argv", metavar="COMMAND", help="the same with any command")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--end-after", type=float, default=0.0, metavar="SECONDS", help="what it takes to end after SIGTERM")
     parser.add_argument("--when-ended", type=int, metavar="PID", help="take the memory when that process has ended")
@@ -115,6 +116,8 @@ def main() -> None:
     say_ready(pipe)
     while options.again:
         start_child(options.again).wait()
+    while options.again_argv:
+        subprocess.run(options.again_argv.split(), check=False)
     while children and not options.keep_zombies:
         children.pop().wait()
     while True:

@@ -285,6 +285,41 @@ def test_respawning_names_who_starts_it_and_gives_up(tmp_path):
     assert len(node.signals) == 2
 
 
+@pytest.mark.parametrize("need", [0, 30 * GIB])
+def test_respawning_is_seen_before_the_new_one_holds_anything(tmp_path, need):
+    """Its model takes minutes to load; the memory that is back now is as good as gone."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "watchdog.sh", listed=False))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=40))
+    node.add_process(Proc(51, "llama-server", parent=40))  # a brother that was there all the time
+    need = need and node.memory("unified")["allocatable"] + GIB // 2
+    kill = node.kill_proc
+
+    def starts_again(pid):
+        kill(pid)
+        node.add_process(Proc(60, "llama-server", parent=40, start_time=5000))
+
+    node.kill_proc = starts_again
+    result = go(node, tmp_path, stop=["process:llama*"], need=need)
+    assert result["verdict"] == "respawning" and "llama-server (pid 60, it was 50)" in result["msg"] and "watchdog.sh (pid 40)" in result["msg"]
+    assert node.signals == [(50, 15)]
+
+
+@pytest.mark.parametrize("other", [{"parent": 1}, {"parent": 41}, {"argv": ("other",)}, {"uid": 1001}])
+def test_another_process_of_the_name_is_no_respawning(tmp_path, other):
+    node = SimulatedNode()
+    node.add_process(Proc(40, "shell", listed=False))
+    node.add_process(Proc(50, "python3", gpu=GIB, parent=40))
+    kill = node.kill_proc
+
+    def starts_another(pid):
+        kill(pid)
+        node.add_process(Proc(60, "python3", start_time=5000, **{"parent": 40, **other}))
+
+    node.kill_proc = starts_another
+    assert go(node, tmp_path, stop=["process:python3"])["verdict"] == "freed"
+
+
 def test_pid_that_was_used_again_is_left_alone(tmp_path):
     node = SimulatedNode()
     node.add_process(Proc(50, "llama-server", gpu=GIB))
@@ -648,54 +683,51 @@ def fuzz_node(chance: random.Random) -> SimulatedNode:
             node.add_process(proc)
     node.add_unit(unit("deploy.service"), Proc(900, "python3", gpu=GIB, own=True))
     node.add_container(container("pod", 999, labels={"io.kubernetes.pod.name": "x"}), Proc(901, "python3", gpu=GIB, runtime="kubernetes"))
+    node.add_container(container("silent-pod", 998), Proc(902, "python3", gpu=GIB, runtime="crio"))
+    # Protected by the unit's name alone, and by nothing that its processes show.
+    node.add_unit(unit("systemd-helper.service"), Proc(903, "python3", gpu=GIB))
     for number in range(3):
         node.add_unit(unit(f"fair{number}.service"), Proc(910 + number, f"fair{number}", gpu=GIB))
         node.add_process(Proc(920 + number, f"bare{number}", gpu=GIB))
     return node
 
 
-def test_fuzzed_selectors_never_touch_what_is_protected(tmp_path):
+PIECES = ["*", "?", "s*", "*d", "[a-z]*", "systemd", "ssh*", "X*", "*service", "c-*", "root", "alice", "python3", "fair*", "bare?", "0", "1000", "deploy", "pod"]
+
+
+def drawn_selectors(chance: random.Random, least: int, most: int) -> list[str]:
+    kinds = ["unit", "container", "process", "user"]
+    return [f"{chance.choice(kinds)}:{chance.choice(PIECES)}{chance.choice(['', '*'])}" for _each in range(chance.randint(least, most))]
+
+
+def test_fuzzed_selectors_never_touch_what_is_protected(tmp_path, monkeypatch):
+    """Neither what is protected by what it is, nor what 'protect' names, whatever 'stop' and 'always' say."""
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)  # not this test's subject, and most of its time
     chance = random.Random(20261130)
-    pieces = [
-        "*",
-        "?",
-        "s*",
-        "*d",
-        "[a-z]*",
-        "systemd",
-        "ssh*",
-        "X*",
-        "*service",
-        "c-*",
-        "root",
-        "alice",
-        "python3",
-        "fair*",
-        "bare?",
-        "0",
-        "1000",
-        "deploy",
-        "pod",
-    ]
-    stopped_something = 0
+    stopped_something = kept_by_wish = 0
     for draw in range(1000):
         node = fuzz_node(chance)
-        safe = {pid for pid, proc in node.procs.items() if proc.own or proc.pid == 1 or proc.name in PROTECTED or proc.runtime == "kubernetes"}
-        kept = {proc.unit for pid, proc in node.procs.items() if pid in safe and proc.unit} | {
-            proc.container for pid, proc in node.procs.items() if pid in safe and proc.container
+        safe = {pid for pid, proc in node.procs.items() if proc.own or proc.pid == 1 or proc.name in PROTECTED or pid in (901, 902, 903)}
+        kept = {proc.unit or proc.container for pid, proc in node.procs.items() if pid in safe} - {None}
+        wishes = {
+            "stop": drawn_selectors(chance, 1, 4),
+            "always": chance.choice([[], [], [], drawn_selectors(chance, 1, 1)]),
+            "protect": chance.choice([[], ["unit:fair1"], ["process:bare2"]]),
+            "need": chance.choice([0, *[node.memory("unified")["allocatable"] + gain * GIB for gain in (1, 2, 3, 6)]]),
         }
-        stop = [
-            f"{chance.choice(['unit', 'container', 'process', 'user'])}:{chance.choice(pieces)}{chance.choice(['', '*'])}"
-            for _each in range(chance.randint(1, 4))
-        ]
-        need = node.memory("unified")["allocatable"] + chance.choice([-1, 1, 3, 6]) * GIB
-        go(node, tmp_path / str(draw), stop=stop, need=need, kill_leftovers=True, rounds=2, timeout=30)
-        assert safe <= set(node.procs), (stop, node.log)
-        assert not {pid for pid, _number in node.signals} & safe, stop
-        assert all(node.units[key].running for key in kept if key in node.units), stop
-        assert all(node.containers[key].running for key in kept if key in node.containers), stop
+        if "unit:fair1" in wishes["protect"]:
+            kept.add("unit:fair1.service")
+        if "process:bare2" in wishes["protect"]:
+            safe.add(922)
+        with contextlib.suppress(ValueError):  # too wide
+            go(node, tmp_path / str(draw), kill_leftovers=True, rounds=2, timeout=30, **wishes)
+        assert safe <= set(node.procs), (wishes, node.log)
+        assert not {pid for pid, _number in node.signals} & safe, wishes
+        assert all(node.units[key].running for key in kept if key in node.units), wishes
+        assert all(node.containers[key].running for key in kept if key in node.containers), wishes
         stopped_something += bool(node.log)
-    assert stopped_something > 200
+        kept_by_wish += bool(node.log) and bool(wishes["protect"])
+    assert stopped_something > 200 and kept_by_wish > 100, (stopped_something, kept_by_wish)
 
 
 # Bad input
