@@ -692,7 +692,8 @@ def fuzz_node(chance: random.Random) -> SimulatedNode:
     return node
 
 
-PIECES = ["*", "?", "s*", "*d", "[a-z]*", "systemd", "ssh*", "X*", "*service", "c-*", "root", "alice", "python3", "fair*", "bare?", "0", "1000", "deploy", "pod"]
+PIECES = ["*", "?", "s*", "*d", "[a-z]*", "systemd", "ssh*", "X*", "*service", "c-*"]
+PIECES += ["root", "alice", "python3", "fair*", "bare?", "0", "1000", "deploy", "pod"]
 
 
 def drawn_selectors(chance: random.Random, least: int, most: int) -> list[str]:
