@@ -19,7 +19,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import pars
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import RUNNING, SystemdError, Unit
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import RUNNING, SystemdError, Unit, explain, is_denied
 
 #: Why things are put back; which entries that concerns is their restore policy's matter.
 REASONS = ("any", "failure", "undeploy")
@@ -60,10 +60,14 @@ class Restorer:
             self._guard(entry, self._enable)
         for entry in containers:
             self._guard(entry, self._set_policy)
-        # Last stopped, first started; sockets before their services, since a socket cannot be started after its service.
-        for role in ("companion", "service"):
-            for entry in reversed([each for each in units if each.get("role") == role]):
-                self._guard(entry, self._start_unit)
+        # Last stopped, first started. A socket cannot be started while its service runs, and timers and paths start theirs at once.
+        sockets = [entry for entry in units if entry.get("role") == "companion" and str(entry["name"]).endswith(".socket")]
+        services = [entry for entry in units if entry.get("role") != "companion"]
+        others = [entry for entry in units if entry not in sockets and entry not in services]
+        for entry in reversed(sockets):
+            self._guard(entry, lambda each: self._start_socket(each, services))
+        for entry in (*reversed(services), *reversed(others)):
+            self._guard(entry, self._start_unit)
         for entry in containers:
             if entry.get("unit") is None:
                 self._guard(entry, self._start_container)
@@ -180,6 +184,21 @@ class Restorer:
             self.node.set_link(path, target)
         except OSError as exc:
             raise SystemdError(f"{path} cannot be {'made' if target else 'removed'}: {exc.strerror}") from exc
+
+    def _start_socket(self, entry: dict[str, t.Any], services: t.Sequence[dict[str, t.Any]]) -> None:
+        """A service that runs without its socket, because the eviction ended between the two, is stopped for a moment."""
+        unit = self._unit(entry)
+        if unit is not None and unit.load_state != "not-found" and not unit.running:
+            for service in services:
+                now = self._unit(service) if service.get("uid") == entry.get("uid") and service["name"] in unit.triggers else None
+                if now is not None and now.running:
+                    self._act(service, "stop", lambda now=now: self._stop(now))  # type: ignore[misc]
+        self._start_unit(entry)
+
+    def _stop(self, unit: Unit) -> None:
+        result = self.node.systemd.start_stopping([unit.name], unit.uid, self._left()).finish()
+        if result.rc != 0:
+            raise SystemdError(f"systemctl stop {unit.name} failed: {explain(result)}", denied=is_denied(result))
 
     def _start_unit(self, entry: dict[str, t.Any]) -> None:
         if entry.get("before", {}).get("active_state") not in RUNNING:

@@ -134,8 +134,10 @@ class Stopper:
     def stop(self, plan: Plan, scene: Scene, steps: Rows) -> None:
         """Stop all tenants of a plan, side by side, and wait for their ends. What came of it is in the rows and in the lists above."""
         units = [unit for tenant in plan.tenants for unit in tenant.units]
-        self._stop_units([unit for tenant in plan.tenants for unit in tenant.companions], steps, wait=True)
-        pending = self._stop_units(units, steps, wait=False)
+        # First what would start others again: it must have ended before they do.
+        keepers = [unit for unit in units if any(unit.name in other.upheld_by for other in units)]
+        self._stop_units([*(unit for tenant in plan.tenants for unit in tenant.companions), *keepers], steps, wait=True)
+        pending = self._stop_units([unit for unit in units if unit not in keepers], steps, wait=False)
         keys = {unit.key for unit in units}
         wrapped = {key for unit in keys for key in scene.wraps.get(unit, [])}
         containers = [container for tenant in plan.tenants for container in tenant.containers]

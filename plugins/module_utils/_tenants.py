@@ -290,6 +290,8 @@ class Collector:
             if unit is not None:
                 names = (*unit.dependents, *(name for name in unit.triggered_by if name.endswith(COMPANIONS)))
                 more = [self.key_of(name, unit.uid) for name in names]
+                # What upholds it goes along only where it is listed itself.
+                more += [key for key in (self.key_of(name, unit.uid) for name in unit.upheld_by) if key in self.units]
                 more = [name for name in more if (known := self.scene.unit(name)) is not None and known.running]
                 more += [name for name in self.scene.wraps.get(each, []) if name in self.scene.containers]
             elif each in self.scene.containers:

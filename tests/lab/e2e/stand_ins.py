@@ -149,9 +149,18 @@ class StandIns:
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
-    def listed(self) -> dict[int, dict[str, Any]]:
-        """What the driver holds for whom, by pid, told by the driver itself."""
-        return {entry["pid"]: entry for entry in json.loads(self.run("gb10-sim-ctl", "status", "--json"))["allocations"]}
+    def restored(self, **parameters: Any) -> dict[str, Any]:
+        """All put back, or the reason why not."""
+        result = self.reclaim("restored", **parameters)
+        assert result["verdict"] == "restored", result["msg"]
+        return result
+
+    def listed(self) -> dict[int, int]:
+        """Bytes that the driver holds, by the pid for which, told by the driver itself."""
+        held: dict[int, int] = {}
+        for entry in json.loads(self.run("gb10-sim-ctl", "status", "--json"))["allocations"]:
+            held[entry["pid"]] = held.get(entry["pid"], 0) + entry["bytes"]
+        return held
 
     def alive(self, pid: int) -> bool:
         """Whether a process runs (a zombie does not)."""

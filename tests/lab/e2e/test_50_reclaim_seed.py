@@ -45,7 +45,7 @@ def bystander(strangers: StandIns) -> dict[str, Any]:
 
 def test_room_is_made_as_in_the_seed_and_all_is_put_back(strangers: StandIns, bystander: dict[str, Any]) -> None:
     before, links = configuration(strangers), on_host(HOST, "ls", "-l", "/etc/systemd/system/multi-user.target.wants").stdout
-    engine = next(pid for pid, entry in strangers.listed().items() if entry["bytes"] > 500 * MIB)
+    engine = next(pid for pid, held in strangers.listed().items() if held > 500 * MIB)
     stray = strangers.process(STRAY, "--when-ended", str(engine), "--mib", "390")
     started, available = loaded_units(HOST), meminfo(HOST)["MemAvailable"]
 
@@ -110,5 +110,5 @@ def test_check_mode_plans_what_the_run_then_does(strangers: StandIns) -> None:
     assert plan["diff"] == real["diff"]
     assert not strangers.alive(stray)
     assert not strangers.reclaim(**wanted)["changed"]
-    assert strangers.reclaim("restored")["verdict"] == "restored"
+    strangers.restored()
     wait_for(lambda: strangers.state() == before)

@@ -55,10 +55,10 @@ def test_term_comes_first_and_kill_only_where_it_is_allowed(strangers: StandIns)
 
 def test_respawning_names_who_starts_it(strangers: StandIns) -> None:
     server = "/home/alice/llama.cpp/build/bin/llama-server"
-    strangers.run("sh", "-c", f"cp {server} {LIBRARY}/e2e-again && chmod 755 {LIBRARY}/e2e-again && head -c 1M /dev/zero > {LIBRARY}/e2e.gguf")
+    strangers.run("sh", "-c", f"cp {server} {LIBRARY}/e2e-again && chmod 755 {LIBRARY}/e2e-again && head -c 64M /dev/zero > {LIBRARY}/e2e.gguf")
     keeper = strangers.process("e2e-keeper", "--mib", "-1", "--again-argv", f"{LIBRARY}/e2e-again -m {LIBRARY}/e2e.gguf --port 7996", scope="keeper")
     wait_for(lambda: any("e2e-again" in strangers.run("cat", f"/proc/{pid}/comm", check=False) for pid in strangers.listed()))
-    for need in (0, strangers.available() + 4 * MIB):
+    for need in (0, strangers.available() + 24 * MIB):
         freed = strangers.reclaim(stop=["process:e2e-again"], need=need, kill_leftovers=True)
         assert freed["verdict"] == "respawning", freed["msg"]
         assert f"e2e-keeper (pid {keeper}) in {strangers.scopes[-1]}" in freed["msg"]

@@ -452,8 +452,15 @@ class SimulatedSystemd:
         unit_now = where[0][where[1]]
         if unit_now.file_state == "masked":
             raise SystemdError(f"systemctl start {name} failed: Unit {name} is masked.")
+        triggered = [self.node.units[key] for key in (unit_key(each, uid) for each in unit_now.triggers) if key in self.node.units]
+        if name.endswith(".socket") and any(each.running for each in triggered):
+            raise SystemdError(f"systemctl start {name} failed: Socket service already active, refusing.")
         self._set(name, uid, active_state="active", invocation=unit_now.invocation + "+")
         self.node.happened(f"start {name}")
+        if name.endswith((".path", ".timer")):
+            for each in triggered:
+                if not each.running:
+                    self.start(each.name, uid, timeout)
         self.node.begin_of(where[1])
         if where[1] in self.node.unit_ports:
             self.node.ports.add(self.node.unit_ports[where[1]])

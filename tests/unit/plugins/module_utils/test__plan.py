@@ -83,6 +83,7 @@ def test_unit_that_another_upholds() -> None:
     node.add_unit(unit("main.service", upheld_by=("keeper.service",)), Proc(10, "main", gpu=GIB))
     node.add_unit(unit("keeper.service"))
     assert codes(plan(node, ["unit:main"])) == {("main.service", "revived")}
+    assert set(stops(plan(node, ["unit:main", "unit:keeper"]))) == {"main.service", "keeper.service"}
     node.units["unit:keeper.service"] = node.units["unit:keeper.service"]._replace(active_state="inactive")
     assert stops(plan(node, ["unit:main"])) == ["main.service"]
 

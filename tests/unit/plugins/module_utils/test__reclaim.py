@@ -536,6 +536,17 @@ def test_sockets_are_stopped_before_and_started_before_their_service(tmp_path):
     assert node.state() == before
 
 
+def test_what_upholds_a_unit_has_ended_before_the_unit_is_stopped(tmp_path):
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", upheld_by=("keeper.service",)), Proc(70, "python3", gpu=GIB))
+    node.add_unit(unit("keeper.service"))
+    before = node.state()
+    assert go(node, tmp_path, stop=["unit:t", "unit:keeper"])["verdict"] == "freed"
+    assert node.log.index("stop keeper.service") < node.log.index("stop t.service")
+    go(node, tmp_path, state="restored")
+    assert node.state() == before
+
+
 # The page cache
 
 

@@ -159,6 +159,37 @@ def test_unit_that_has_been_removed_is_said_and_the_others_come_back(tmp_path: P
     assert go(node, tmp_path)["verdict"] == "restored"
 
 
+def woken() -> SimulatedNode:
+    """A service with a socket, a timer and a path that starts it as soon as it is started itself."""
+    node = SimulatedNode()
+    companions = ("a.path", "a.socket", "a.timer")
+    node.add_unit(unit("a.service", triggered_by=companions), Proc(10, "a", gpu=GIB))
+    for name in companions:
+        node.others[f"unit:{name}"] = unit(name, triggers=("a.service",))
+    return node
+
+
+def test_sockets_first_and_what_starts_the_service_at_once_last(tmp_path: Path) -> None:
+    node = woken()
+    before = node.state()
+    evict(node, tmp_path, "unit:a")
+    assert go(node, tmp_path)["verdict"] == "restored" and node.state() == before
+    starts = [line for line in node.log if line.startswith("start ")]
+    assert starts[0] == "start a.socket" and starts[1] == "start a.service"
+
+
+def test_service_that_runs_without_its_socket_is_stopped_for_a_moment(tmp_path: Path) -> None:
+    """The eviction was killed after it had stopped the socket, and before it stopped the service."""
+    node = woken()
+    before = node.state()
+    evict(node, tmp_path, "unit:a")
+    node.systemd.start("a.service", None, 1)
+    result = go(node, tmp_path)
+    assert result["verdict"] == "restored" and node.state() == before, result["msg"]
+    assert [row["action"] for row in result["actions"] if row["target"] == "a.service"] == ["enable", "stop", "start"]
+    assert not go(node, tmp_path)["changed"]
+
+
 def test_failed_unit_has_its_start_limit_cleared_first(tmp_path: Path) -> None:
     node = two_services()
     evict(node, tmp_path, "unit:a")
