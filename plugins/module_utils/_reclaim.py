@@ -79,9 +79,9 @@ class Reclaimer:
         plan = make_plan(scene, self.wishes, Seen(self.belonged, self.stopper.containers, self.recovery.pending))
         self.listed = plan.listed
         self.considered.update((process["pid"], process.get("start_time")) for process in scene.holders)
+        self._trace(self.facts.get("memory") or {})
         if not self.outcome.before:
             self.outcome.before = dict(self.facts.get("memory") or {})
-            self._trace(self.outcome.before)
             self.outcome.notes.extend(scene.problems)
         return plan, scene
 

@@ -74,6 +74,8 @@ class Scene:
     #: those of them that it makes anew at each start
     makes: dict[str, list[str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    #: container engines that are there and could not be asked, each in a sentence; they are among the problems too
+    closed: list[str] = field(default_factory=list)
 
     def of_unit(self, key: str) -> list[Member]:
         """The live processes of a unit."""
@@ -282,9 +284,9 @@ def read_listeners(world: World, pids: t.Iterable[int], tables: str = "/proc/net
 
 
 def read_scene(world: World, systemd: Systemd, engines: t.Sequence[Engine], facts: dict[str, t.Any], problems: t.Sequence[str] = ()) -> Scene:
-    """Look at the node. What cannot be read is missing, and said in ``problems``."""
+    """Look at the node. What cannot be read is missing, and said in ``problems``; those given are of engines that may not be asked."""
     known = {process["pid"]: process for process in facts.get("processes") or [] if isinstance(process.get("pid"), int)}
-    scene = Scene(boot_id=boot_id(world) or "", euid=world.effective_uid(), facts=facts, problems=list(problems))
+    scene = Scene(boot_id=boot_id(world) or "", euid=world.effective_uid(), facts=facts, problems=list(problems), closed=list(problems))
     scene.members = read_members(world, known)
     users = sorted({uid for uid in (_uid_of(member.unit) for member in scene.members.values() if member.unit) if uid is not None})
     for uid in [None, *users]:
@@ -297,6 +299,7 @@ def read_scene(world: World, systemd: Systemd, engines: t.Sequence[Engine], fact
                 scene.containers.setdefault(container.key, container)
         except EngineError as exc:
             scene.problems.append(str(exc))
+            scene.closed.append(str(exc))
     scene.wraps = find_wraps(scene.units.values(), scene.containers.values(), scene.members.values())
     scene.makes = find_wraps(scene.units.values(), scene.containers.values(), scene.members.values(), making=True)
     _read_related(scene, systemd)

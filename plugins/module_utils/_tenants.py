@@ -175,9 +175,13 @@ class Collector:
                 if any(selector.matches_unit(name) for name in (unit.name, *unit.names)):
                     self._match_unit(unit, selector)
         elif selector.kind == "container":
-            for container in scene.containers.values():
-                if selector.matches_container(container.name, container.id):
-                    self.containers.setdefault(container.key, selector)
+            found = [container for container in scene.containers.values() if selector.matches_container(container.name, container.id)]
+            for container in found:
+                self.containers.setdefault(container.key, selector)
+            if not found and scene.closed:
+                # Not to be confused with: there is none.
+                reason = f"nobody knows whether there is such a container: {'; '.join(scene.closed)}"
+                self.loose.append(Refusal(selector.text, "rights", reason, selector.text))
         else:
             for process in self.holders:
                 if self._is_meant(selector, process):
@@ -242,7 +246,7 @@ class Collector:
 
     def unasked(self) -> str:
         """Why no engine could be asked about a container."""
-        return "; ".join(self.scene.problems) or "no engine that can be asked knows it (a second or rootless engine?)"
+        return "; ".join(self.scene.closed) or "no engine that can be asked knows it (a second or rootless engine?)"
 
     def _add_wrappers(self) -> None:
         """A unit that runs nothing but listed containers would start them again, so it is stopped first."""

@@ -114,6 +114,13 @@ class StandIns:
         self.units.append(name)
         self.files.append(path)
 
+    def drop_in(self, name: str, text: str) -> None:
+        """More lines for a unit that is not the test's, until the test ends."""
+        path = f"/run/systemd/system/{name}.d/e2e.conf"
+        send(self.host, path, text)
+        self.files.append(path)
+        self.reload()
+
     def reload(self) -> None:
         self.run("systemctl", "daemon-reload")
 
@@ -195,7 +202,7 @@ class StandIns:
             lines.append(f"docker rm --force {shlex.join(self.containers)}")
         lines += [f"kill -KILL {pid}" for pid in self.pids]
         lines.append(f"rm -f {shlex.join([*self.files, JOURNAL])}")
-        if self.units:
+        if self.files:
             lines.append("systemctl daemon-reload; systemctl reset-failed")
         self.run("sh", "-c", "; ".join(f"{{ {line}; }} > /dev/null 2>&1" for line in lines) + "; true")
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import Run, meminfo, on_host, run_module, unit
+from harness import Run, meminfo, on_host, run_module
 from stand_ins import JOURNAL, MIB, StandIns, outcomes, rows, wait_for
 
 HOST = "spark-02"
@@ -37,16 +38,26 @@ def loaded_units(host: str) -> str:
 
 
 @pytest.fixture
+def embeddings() -> Iterator[None]:
+    """The seed's service, which runs again after the test however that ends."""
+    yield
+    bring_back = f"systemctl enable --quiet {UNIT} && docker update --restart unless-stopped {CONTAINER} && systemctl start {UNIT}"
+    on_host(HOST, "sh", "-c", bring_back)
+    wait_for(lambda: on_host(HOST, "curl", "--silent", "--fail", "http://127.0.0.1:8001/health", check=False).returncode == 0, 60)
+
+
+@pytest.fixture
 def bystander(strangers: StandIns) -> dict[str, Any]:
     """A GPU container that has nothing to do with it."""
     strangers.container("e2e-bystander")
     return strangers.inspect("e2e-bystander")
 
 
-def test_room_is_made_as_in_the_seed_and_all_is_put_back(strangers: StandIns, bystander: dict[str, Any]) -> None:
+def test_room_is_made_as_in_the_seed_and_all_is_put_back(embeddings: None, strangers: StandIns, bystander: dict[str, Any]) -> None:
     before, links = configuration(strangers), on_host(HOST, "ls", "-l", "/etc/systemd/system/multi-user.target.wants").stdout
     engine = next(pid for pid, held in strangers.listed().items() if held > 500 * MIB)
     stray = strangers.process(STRAY, "--when-ended", str(engine), "--mib", "390")
+    strangers.drop_in(UNIT, f"[Service]\nExecStopPost=timeout 20 sh -c 'until gb10-sim-ctl status | grep -q \"pid {stray} \"; do sleep 0.05; done'\n")
     started, available = loaded_units(HOST), meminfo(HOST)["MemAvailable"]
 
     wanted = {"state": "freed", "stop": [f"unit:{UNIT}", f"process:{STRAY}"]}
@@ -61,7 +72,7 @@ def test_room_is_made_as_in_the_seed_and_all_is_put_back(strangers: StandIns, by
         ("container", CONTAINER, "stop"),
     ]
     assert rows(freed, 2) == [("process", f"{STRAY} (pid {stray})", "terminate")]
-    assert unit(HOST, UNIT)["ActiveState"] == "inactive" and unit(HOST, UNIT)["UnitFileState"] == "disabled"
+    assert strangers.state(UNIT)[UNIT] == "inactive disabled"
     told = strangers.inspect(CONTAINER)
     assert told["State"]["Status"] == "exited" and told["HostConfig"]["RestartPolicy"]["Name"] == "no"
     # Measured, by the kernel's figures and not by the module's own.
@@ -80,7 +91,7 @@ def test_room_is_made_as_in_the_seed_and_all_is_put_back(strangers: StandIns, by
     # It answers as soon as the module says so.
     assert on_host(HOST, "curl", "--silent", "--fail", "--max-time", "5", "http://127.0.0.1:8001/health", check=False).returncode == 0
     assert configuration(strangers) == before
-    assert unit(HOST, UNIT)["ActiveState"] == "active" and unit(HOST, UNIT)["UnitFileState"] == "enabled"
+    assert strangers.state(UNIT)[UNIT] == "active enabled"
     assert [line.split()[-3:] for line in on_host(HOST, "ls", "-l", "/etc/systemd/system/multi-user.target.wants").stdout.splitlines()[1:]] == [
         line.split()[-3:] for line in links.splitlines()[1:]
     ]

@@ -1,14 +1,17 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The module killed by SIGKILL after each thing that it does, while it evicts and while it restores: nothing is ever lost."""
+"""The module killed by SIGKILL after each thing that it does, while it evicts and while it restores, and a boot between: nothing is ever lost."""
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from harness import ROOT
 from stand_ins import HOLD, StandIns, wait_for
 
 ALL: dict[str, Any] = {"stop": ["unit:e2e-wrapper", "unit:e2e-woken", "container:e2e-alone"]}
@@ -65,3 +68,17 @@ def test_killed_at_every_step_two_hundred_times(services: StandIns) -> None:
     assert evicting > 10 and restoring > 5 and settled(services) == before
     for number in range(ROUNDS):
         killed_and_restored(services, before, number % evicting + 1, chance.choice([None, chance.randint(1, restoring)]))
+
+
+@pytest.mark.soak
+def test_evicted_services_stay_down_over_a_boot_and_come_back_after_it(strangers: StandIns) -> None:
+    strangers.unit("e2e-boot.service", f"{HOLD} --name e2e-boot --mib 8")
+    strangers.container("e2e-boot", "--restart", "always")
+    before = strangers.state()
+    assert strangers.reclaim(stop=["unit:e2e-boot", "container:e2e-boot"])["verdict"] == "freed"
+    for command in ("down", "up"):
+        subprocess.run([sys.executable, str(ROOT / "tests" / "lab" / "lab.py"), command], check=True, timeout=300)
+    assert strangers.state() == {"e2e-boot.service": "inactive disabled", "e2e-boot": "exited no"}
+    strangers.prepare()
+    strangers.restored()
+    assert strangers.state() == before

@@ -280,6 +280,7 @@ class SimulatedNode:
             wraps={key: [each for each in inner if each in running] for key, inner in self.wraps.items()},
             makes=self.wraps if self.makes is None else self.makes,
             problems=list(self.problems),
+            closed=list(self.problems),
         )
 
     def engine(self, socket_path: str) -> SimulatedEngine | None:

@@ -277,6 +277,15 @@ def test_zombie_is_nothing_to_stop() -> None:
     assert made.verdict == "nothing_to_do"
 
 
+def test_engine_that_may_not_be_asked_is_not_taken_for_an_empty_one() -> None:
+    node = SimulatedNode(euid=1000)
+    node.problems = ["using /run/docker.sock is not permitted: become root, or a member of the engine's group"]
+    made = plan(node, ["container:comfyui"])
+    assert made.verdict == "not_permitted" and codes(made) == {("container:comfyui", "rights")} and "member of the engine's group" in made.message
+    node.problems = []
+    assert plan(node, ["container:comfyui"]).verdict == "nothing_to_do"
+
+
 def test_rights() -> None:
     node = SimulatedNode(euid=1001)
     node.add_unit(unit("main.service"), Proc(10, "main", gpu=GIB))

@@ -20,7 +20,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import (
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import PROPERTIES, Systemd
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld, RunResult
-from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import container, unit
+from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import SimulatedEngine, SimulatedNode, container, unit
 
 ID = "677b51790c22be0044d0d17da968fc0c47d568307269f3b8e77fe7877e2a6522"
 
@@ -173,6 +173,19 @@ def test_scene_finds_what_starts_a_service_again() -> None:
     assert set(scene.others) == {"unit:a.socket", "unit:graphical.target", "unit:b.service"}
     assert scene.problems == ["one engine may not be asked"] and scene.boot_id == "boot"
     assert [member.pid for member in scene.of_unit("unit:a.service")] == [50, 54]
+
+
+def test_a_users_engine_cannot_speak_for_a_container_of_the_system() -> None:
+    """It may claim any id, and would be asked to stop it, and believed that it has ended."""
+    node = SimulatedNode()
+    node.add_container(container("model", 1))
+    theirs = SimulatedNode()
+    theirs.add_container(container("model", 1, engine="/run/user/1000/docker.sock", policy="no"))
+    theirs.add_container(container("other", 2, engine="/run/user/1000/docker.sock"))
+    engines = [SimulatedEngine(node, "/run/docker.sock"), SimulatedEngine(theirs, "/run/user/1000/docker.sock")]
+    made = world()
+    scene = read_scene(made, Systemd(made), engines, {"processes": []})
+    assert {each.name: each.engine for each in scene.containers.values()} == {"model": "/run/docker.sock", "other": "/run/user/1000/docker.sock"}
 
 
 def test_identity_needs_the_same_start_time() -> None:
