@@ -24,9 +24,9 @@ def services(strangers: StandIns) -> StandIns:
     strangers.container("e2e-wrapped", run=False)
     strangers.unit("e2e-wrapper.service", "/usr/bin/docker start --attach e2e-wrapped", Service="Restart=always\nRestartSec=1\nSuccessExitStatus=137 143")
     strangers.unit_file("e2e-woken.socket", "[Unit]\nDescription=end-to-end test\n[Socket]\nListenStream=127.0.0.1:7997\n[Install]\nWantedBy=sockets.target\n")
-    strangers.unit("e2e-woken.service", f"{HOLD} --name e2e-woken --mib 8")
-    strangers.run("systemctl", "enable", "--now", "--quiet", "e2e-woken.socket", check=False)
-    strangers.run("systemctl", "restart", "e2e-woken.socket", "e2e-woken.service", check=False)
+    strangers.unit("e2e-woken.service", f"{HOLD} --name e2e-woken --mib 8", start=False)
+    strangers.run("systemctl", "enable", "--now", "--quiet", "e2e-woken.socket")
+    strangers.run("systemctl", "start", "e2e-woken.service")
     strangers.container("e2e-alone", "--restart", "on-failure:3")
     wait_for(lambda: strangers.listens_in("e2e-wrapped"))
     return strangers
@@ -50,6 +50,7 @@ def killed_and_restored(services: StandIns, before: dict[str, str], evict_at: in
 def test_killed_at_some_steps(services: StandIns) -> None:
     """The steps where most is half done. All of them are the long test's."""
     before = settled(services)
+    assert set(before.values()) == {"active enabled", "running no", "running on-failure"}
     whole = services.reclaim(**ALL)["done"]
     services.restored()
     assert settled(services) == before
