@@ -238,10 +238,16 @@ def run_module(
         )
 
 
+def ssh_argv(host: str) -> list[str]:
+    """The way to a lab host. One connection is kept for a moment, since a test asks many small things."""
+    kept = ["-o", "ControlMaster=auto", "-o", f"ControlPath={tempfile.gettempdir()}/unimem-e2e-%C", "-o", "ControlPersist=15"]
+    return ["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), *kept, host]
+
+
 def on_host(host: str, *argv: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a command in a lab host over its own ssh, not through Ansible: what the tests look at must not depend on what they test."""
     done = subprocess.run(
-        ["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), host, shlex.join(argv)], text=True, capture_output=True, timeout=timeout, check=False
+        [*ssh_argv(host), shlex.join(argv)], text=True, capture_output=True, timeout=timeout, check=False
     )
     if check and done.returncode != 0:
         raise AssertionError(f"{host}: {shlex.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import ROOT, meminfo, on_host
+from harness import ROOT, meminfo, on_host, ssh_argv
 
 HERE = Path(__file__).parent
 LIBRARY = "/usr/local/lib/unimem-e2e"
@@ -41,7 +41,7 @@ def send(host: str, path: str, text: str | bytes, mode: int = 0o644) -> None:
     """Put a file on a host."""
     data = text.encode() if isinstance(text, str) else text
     command = f"mkdir -p {shlex.quote(str(Path(path).parent))} && cat > {shlex.quote(path)} && chmod {mode:o} {shlex.quote(path)}"
-    subprocess.run(["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), host, command], input=data, check=True, timeout=60)
+    subprocess.run([*ssh_argv(host), command], input=data, check=True, timeout=60)
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -147,10 +147,7 @@ class StandIns:
         """Run the module's code on the host as root. Its result with ``failed`` and ``msg``; empty where it was killed."""
         asked = {"parameters": {**module_defaults(), "state": state, "journal": JOURNAL, "timeout": 30, **parameters}, "check": check, "die_at": die_at}
         command = f"PYTHONPATH={LIBRARY} PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 {LIBRARY}/reclaim.py"
-        done = subprocess.run(
-            ["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), self.host, command],
-            input=json.dumps(asked), text=True, capture_output=True, timeout=120, check=False,
-        )
+        done = subprocess.run([*ssh_argv(self.host), command], input=json.dumps(asked), text=True, capture_output=True, timeout=120, check=False)
         if die_at is not None and done.returncode != 0 and not done.stdout:
             return {}
         assert done.returncode == 0, done.stderr
@@ -176,16 +173,12 @@ class StandIns:
 
     def state(self, *names: str) -> dict[str, str]:
         """Active and enabled states of units, and running states and policies of all containers of the test, in words."""
-        found: dict[str, str] = {}
-        if names or self.units:
-            shown = self.run("systemctl", "show", "--property=Id,ActiveState,UnitFileState", *(names or self.units))
-            for block in shown.split("\n\n"):
-                words = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-                found[words["Id"]] = f"{words['ActiveState']} {self.run('systemctl', 'is-enabled', words['Id'], check=False)}"
-        for name in self.containers:
-            told = self.inspect(name)
-            found[name] = f"{told['State']['Status']} {told['HostConfig']['RestartPolicy']['Name']}"
-        return found
+        units = [f"printf '%s|%s %s\\n' {name} $(systemctl show --value --property=ActiveState {name}) $(systemctl is-enabled {name} 2> /dev/null)"
+                 for name in names or self.units]  # fmt: skip
+        format_ = "{{.Name}}|{{.State.Status}} {{.HostConfig.RestartPolicy.Name}}"
+        containers = [f"docker inspect --format {shlex.quote(format_)} {shlex.join(self.containers)}"] if self.containers else []
+        lines = self.run("sh", "-c", "; ".join([*units, *containers]), check=False).splitlines()
+        return {name.lstrip("/"): state.strip() for name, _, state in (line.partition("|") for line in lines)}
 
     def available(self) -> int:
         return meminfo(self.host)["MemAvailable"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import ROOT, run_module
+from harness import run_module, ssh_argv
 from stand_ins import HOLD, JOURNAL, LIBRARY, StandIns, module_defaults, wait_for
 
 HOST = "spark-02"
@@ -88,9 +88,7 @@ def test_second_run_is_told_who_is_at_work(strangers: StandIns) -> None:
     strangers.unit("e2e-other.service", f"{HOLD} --name e2e-other --mib 16")
     asked = {"parameters": {**module_defaults(), "state": "freed", "stop": ["unit:e2e-slow"], "journal": JOURNAL}}
     command = f"PYTHONPATH={LIBRARY} PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 {LIBRARY}/reclaim.py"
-    first = subprocess.Popen(
-        ["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), HOST, command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    first = subprocess.Popen([*ssh_argv(HOST), command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert first.stdin is not None
     first.stdin.write(json.dumps(asked))
     first.stdin.close()
