@@ -49,7 +49,7 @@ def documented(strangers: StandIns) -> Iterator[StandIns]:
     strangers.run("systemctl", "start", "unimem-lab-stray.service")
     wait_for(lambda: strangers.run("docker", "ps", "--quiet", "--filter", "name=trial") and strangers.listens_in("trial"))
     yield strangers
-    strangers.run("sh", "-c", "rm -f /var/lib/unimem/e2e.json; systemctl restart unimem-lab-stray.service")
+    strangers.run("sh", "-c", "rm -f /var/lib/unimem/e2e.json; systemctl stop session-a1.scope; systemctl restart unimem-lab-stray.service")
 
 
 def names(strangers: StandIns) -> dict[str, str]:
