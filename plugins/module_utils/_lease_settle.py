@@ -21,8 +21,8 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import J
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import Lease
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, RankEngine
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_LABEL, LAUNCH_LABEL, is_rank_of, rank_list
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import Restorer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import SignalError
 
