@@ -75,8 +75,9 @@ def test_with_a_password_for_sudo(strangers: StandIns, nobody_special: str) -> N
         MODULE,
         json.dumps({"state": "freed", "stop": ["unit:e2e-unit"], "journal": JOURNAL}),
         HOST,
+        "--become",
+        "--ask-become-pass",
         variables={"ansible_user": "e2e-carol"},
-        options=["--become", "--ask-become-pass"],
         passwords={r"^BECOME password.*:\s*?$": nobody_special},
     )
     assert run.rc == 0, run.output
