@@ -16,6 +16,7 @@ import http.client
 import json
 import re
 import socket
+import time
 import typing as t
 import urllib.parse
 
@@ -193,6 +194,44 @@ class EngineApi:
     def start(self, container_id: str) -> None:
         """Start a stopped container; one that runs already is fine. Raises EngineError."""
         self._call("POST", f"/containers/{container_id}/start")
+
+    def describe_labelled(self, label: str) -> list[dict[str, t.Any]]:
+        """All that the engine says of each container with a label (``name=value``), stopped ones too. Raises EngineError."""
+        filters = urllib.parse.quote(json.dumps({"label": [label]}))
+        listed = self._call("GET", f"/containers/json?all=true&filters={filters}")
+        found = []
+        for row in listed if isinstance(listed, list) else []:
+            container_id = str(_mapping(row).get("Id", ""))
+            if _FULL_ID.fullmatch(container_id):
+                try:
+                    told = self._call("GET", f"/containers/{container_id}/json")
+                except EngineError as exc:
+                    if exc.code == "missing":  # gone in between
+                        continue
+                    raise
+                found.append(_mapping(told))
+        return found
+
+    def read_log(self, container_id: str, seconds: float) -> t.Iterator[bytes]:
+        """A container's log from its beginning, each line with its time stamp, as the engine streams it: what comes within the time. Raises EngineError."""
+        end = time.monotonic() + seconds
+        connection = _UnixConnection(self.socket_path, min(self._timeout, seconds))
+        try:
+            connection.request("GET", f"/containers/{urllib.parse.quote(container_id, safe='')}/logs?stdout=true&stderr=true&timestamps=true")
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                _answer(answer.status, answer.read(65536))
+            while time.monotonic() < end:
+                chunk = answer.read1(65536)
+                if not chunk:
+                    return
+                yield chunk
+        except socket.timeout as exc:
+            raise EngineError("hung", f"the container engine at {self.socket_path} stopped sending a log") from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise EngineError("failed", f"the container engine at {self.socket_path} failed: {exc}") from exc
+        finally:
+            connection.close()
 
     def wait(self, container_id: str, seconds: float) -> None:
         """Wait until a container no longer runs, or is gone, at most that long. Which of it, ``inspect`` tells. Raises EngineError."""

@@ -237,3 +237,29 @@ def test_engines_are_found_once_and_podman_is_not_woken() -> None:
         assert "/run/podman/podman.sock" in [engine.socket_path for engine in engines]
     finally:
         docker.EngineApi = original  # type: ignore[misc]
+
+
+def test_labelled_containers_are_described_whole_and_one_that_went_meanwhile_is_left_out(daemon: Daemon) -> None:
+    gone = "0" * 64
+    daemon.answers[("GET", "/containers/json")] = (200, [{"Id": ID}, {"Id": gone}, {"Id": "../x"}, None])
+    daemon.answers[("GET", f"/containers/{ID}/json")] = (200, told())
+    found = EngineApi(daemon.path).describe_labelled("io.unimem.deployment=a b")
+    assert [entry["Name"] for entry in found] == ["/vllm_embeddings"]
+    assert "%22io.unimem.deployment%3Da%20b%22" in daemon.asked[0][1] and "all=true" in daemon.asked[0][1]
+
+
+def test_a_log_is_streamed_and_its_refusal_is_an_error(daemon: Daemon) -> None:
+    daemon.answers[("GET", f"/containers/{ID}/logs")] = (200, "x" * 100_000)
+    api = EngineApi(daemon.path)
+    assert b"".join(api.read_log(ID, 5.0)) == b"x" * 100_000
+    assert "timestamps=true" in daemon.asked[0][1]
+    daemon.answers[("GET", f"/containers/{ID}/logs")] = (501, {"message": "configured logging driver does not support reading"})
+    with pytest.raises(EngineError, match="does not support reading"):
+        list(api.read_log(ID, 5.0))
+
+
+def test_a_log_that_never_comes_is_bounded(daemon: Daemon) -> None:
+    daemon.answers[("GET", f"/containers/{ID}/logs")] = (0, "")
+    with pytest.raises(EngineError) as caught:
+        list(EngineApi(daemon.path, timeout=0.3).read_log(ID, 5.0))
+    assert caught.value.code == "hung"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins import module_utils
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import find
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._fragmentation import parse_buddyinfo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._guards import parse_oomd
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import is_secret_name, mask_argv, mask_command
@@ -25,6 +26,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import p
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvsmi import APP_FIELDS, GPU_FIELDS, failure_of, parse_compute_apps, parse_gpus, parse_table
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import cgroup_base, parse_systemctl_show
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import parse_stat, parse_uid
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import RankLog
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._versions import driver_pools, kernel_module_version
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import RunResult, parse_response
 
@@ -50,6 +52,11 @@ PIECES = (
     *("libnvidia-ml.so", "libnvidia-ml.so not ", "driver/", "CUDA Version: ", "CUDA Version: 1", "Driver Version: 1.1."),
     *("NVRM version:", "NVRM version: ", " 1111.1", "\nNVRM version: ", "EnableSystemMemoryPools:\n", "Uid:\t0"),
     *("soft_threshold_a", "soft_threshold_a = ", "\nsoft_threshold_a", "Node 0, zone ", " 1", "compact_a", "compact_a 1\n"),
+    *("bind on address ('", "attempt to bind on address ('a', 1", "Tried to allocate ", "Memory on the node (", "running low on memory(", "port: 1 "),
+    *("Connect to ", "connectFullMesh remote=[", "Link ", "a: Link ", "No such file or directory: '", "rsync error: ", "error: argument "),
+    *("rank 1 is lost:", "KV cache is needed", "memory capacity is unbalanced=", "Killed process 1 (a)", "sending SIGTERM to process 1 uid 0 \""),
+    *("client socket has timed out after 1ms while ", "model ", "nohang ", "ssh: connect to host ", "gloo/transport/", "ibv_reg_mr", "seq len (1), (1"),
+    *("aError: ", "a.aError", "2026-01-01T", "[a] ", "status 1: "),
     *("app-", ".scope", "machine-", "pod", "abcdef01-", "user@1", "docker-", "/docker-", "Jetson"),
 )
 #: What must stand before the pieces for some patterns to go on at all.
@@ -144,8 +151,17 @@ READERS: dict[str, Callable[[str], object]] = {
     "parse_uid": lambda text: parse_uid("Uid:\t0\t" + text),
     "driver_pools": driver_pools,
     "kernel_module_version": kernel_module_version,
+    "find": find,
+    "RankLog": lambda text: _feed(text),
     "parse_response": lambda text: parse_response(text.encode()),
 }
+
+
+def _feed(text: str) -> object:
+    log = RankLog(40)
+    for process in ("rank", "engine"):
+        log.feed(f"2026-11-30T09:12:29.5Z [{process}] " + text.replace("\n", " "))
+    return log.told()
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -1,0 +1,188 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# PRIVATE to this collection: it can change at any time without notice.
+
+"""A rank's log, read once from its beginning and kept in bounded form, however long it is: its first and last lines, the known
+messages in it, how it ended, and what rank_supervisor.py says of clocks and memory. Secrets are masked in all that is kept.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import typing as t
+from collections import deque
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import EXCEPTION, Match, find
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import CUT, mask_command
+
+#: Characters of a line that are looked at and kept.
+LINE_LENGTH = 2000
+#: Known messages kept of each level: the first ones, since what comes later follows from them.
+FINDINGS = 12
+#: Readings of the memory kept; beyond that every second one is dropped.
+SAMPLES = 400
+
+#: How rank_supervisor.py ends a rank whose end is another rank's doing.
+PEER_ENDED, PEER_LOST, STOPPED = 70, 71, 143
+
+_STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$")
+_PROCESS = re.compile(r"^\[(?P<process>[a-z0-9_-]{1,40})\] ")
+_END = re.compile(r"^\S{20} ending with status (?P<status>\d{1,3}): (?P<reason>.{1,1000})")
+_CLOCK = re.compile(r"^\S{20} met rank 0; its clock is (?P<offset>[+-]\d{1,12}\.\d{1,6}) s from this one")
+_MEMORY = re.compile(r"^\S{20} memory: (?P<available>\d{1,9}) MiB available, (?P<free>\d{1,9}) MiB free, (?P<cache>\d{1,9}) MiB cached")
+
+
+def parse_stamp(text: str) -> float | None:
+    """Seconds since 1970 of a time stamp as Docker writes it (RFC 3339, up to nanoseconds); None when it is none."""
+    found = _STAMP.match(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(found[number]) for number in range(1, 7))
+    seconds = float(calendar.timegm((year, month, day, hour, minute, second, 0, 0, 0)))
+    if found[7]:
+        seconds += int(found[7]) / 10 ** len(found[7])
+    if found[8] != "Z":
+        away = int(found[8][1:3]) * 3600 + int(found[8][4:6]) * 60
+        seconds += -away if found[8][0] == "+" else away
+    return seconds
+
+
+class RankLog:
+    """Takes the lines of a log in their order; ``told()`` is what came of them."""
+
+    def __init__(self, keep: int) -> None:
+        self._head: list[tuple[str, str]] = []
+        self._tail: deque[tuple[str, str]] = deque(maxlen=max(1, keep - keep // 4))
+        self._keep_head = keep // 4
+        self._lines = 0
+        self._found: dict[int, list[dict[str, t.Any]]] = {}
+        self._exceptions: list[dict[str, t.Any]] = []
+        self._end: dict[str, t.Any] | None = None
+        self._offset: float | None = None
+        self._memory: list[list[float]] = []
+        self._every = 1
+        self._seen = 0
+        self._last = 0.0
+        self._second: tuple[str, float | None] = ("", None)
+
+    def feed(self, line: str) -> None:
+        """One line, with Docker's time stamp before it where it has one."""
+        self._lines += 1
+        stamp, blank, text = line.partition(" ")
+        time = self._time(stamp) if blank else None
+        if time is None:
+            stamp, text, time = "", line, self._last
+        self._last = time
+        process = ""
+        named = _PROCESS.match(text)
+        if named is not None:
+            process, text = named["process"], text[named.end() :]
+        if process == "rank":
+            self._supervisor(time, text)
+        if len(text) > LINE_LENGTH:
+            text = text[:LINE_LENGTH] + CUT
+        self._look(time, process, text)
+        self._keep(f"{stamp} " if stamp else "", process, text)
+
+    def _time(self, stamp: str) -> float | None:
+        """parse_stamp, which is asked again and again within one second."""
+        second, dot, fraction = stamp[:-1].partition(".")
+        if not dot or stamp[-1:] != "Z" or not fraction.isdecimal() or len(fraction) > 9:
+            return parse_stamp(stamp)
+        if second != self._second[0]:
+            self._second = (second, parse_stamp(second + "Z"))
+        whole = self._second[1]
+        return None if whole is None else whole + int(fraction) / 10 ** len(fraction)
+
+    def _keep(self, stamp: str, process: str, text: str) -> None:
+        # Masked only when it is told: most lines of a long log never are.
+        kept = (stamp + (f"[{process}] " if process else ""), text)
+        if len(self._head) < self._keep_head:
+            self._head.append(kept)
+        else:
+            self._tail.append(kept)
+
+    def _supervisor(self, time: float, text: str) -> None:
+        end = _END.match(text)
+        if end is not None and self._end is None:
+            self._end = {"time": time, "status": int(end["status"]), "reason": mask_command(end["reason"])}
+            return
+        clock = _CLOCK.match(text)
+        if clock is not None:
+            self._offset = float(clock["offset"])
+            return
+        memory = _MEMORY.match(text)
+        if memory is not None:
+            self._seen += 1
+            if self._seen % self._every == 0:
+                self._memory.append([time, *(float(int(memory[name]) * 1024**2) for name in ("available", "free", "cache"))])
+            if len(self._memory) > SAMPLES:
+                self._memory = self._memory[::2]
+                self._every *= 2
+
+    def _look(self, time: float, process: str, text: str) -> None:
+        if process == "rank" and f"ending with status {PEER_ENDED}:" in text:
+            return  # another rank's words
+        match: Match | None = find(text)
+        entry: dict[str, t.Any] = {"time": time, "process": process}
+        if match is not None:
+            kept = self._found.setdefault(match.cause.level, [])
+            if len(kept) < FINDINGS:
+                fields = {name: mask_command(value) for name, value in match.fields.items()}
+                kept.append({**entry, "cause": match.cause.name, "fields": fields, "line": mask_command(text.strip())})
+            return
+        if process != "rank" and len(self._exceptions) < FINDINGS:
+            error = EXCEPTION.search(text)
+            if error is not None and error["text"]:
+                self._exceptions.append({**entry, "line": mask_command(text.strip())})
+
+    def told(self) -> dict[str, t.Any]:
+        """What came of the log; times are seconds since 1970 by the node's clock, sizes bytes."""
+        dropped = self._lines - len(self._head) - len(self._tail)
+        return {
+            "lines": self._lines,
+            "head": [before + mask_command(text) for before, text in self._head],
+            "tail": [before + mask_command(text) for before, text in self._tail],
+            "left_out": dropped,
+            "found": sorted((entry for kept in self._found.values() for entry in kept), key=lambda entry: t.cast(float, entry["time"])),
+            "exceptions": self._exceptions,
+            "end": self._end,
+            "clock_offset": self._offset,
+            "memory": self._memory,
+        }
+
+
+def split_frames(chunks: t.Iterable[bytes], limit: int) -> t.Iterator[str]:
+    """The lines of Docker's log stream: frames of eight bytes of header (the stream, three zeros, the length) and a payload.
+
+    The two streams are put together line by line, each with its time stamp. At most ``limit`` bytes are read; a last
+    line without an end is a line too.
+    """
+    buffer = bytearray()
+    open_lines: dict[int, bytearray] = {}
+    read = 0
+    for chunk in chunks:
+        read += len(chunk)
+        buffer += chunk
+        while len(buffer) >= 8:
+            length = int.from_bytes(buffer[4:8], "big")
+            if len(buffer) < 8 + length:
+                break
+            stream, payload = buffer[0], bytes(buffer[8 : 8 + length])
+            del buffer[: 8 + length]
+            line = open_lines.setdefault(stream, bytearray())
+            line += payload
+            while True:
+                end = line.find(b"\n")
+                if end < 0:
+                    break
+                yield line[:end].decode("utf-8", "replace").rstrip("\r")
+                del line[: end + 1]
+        if read > limit:
+            break
+    for line in open_lines.values():
+        if line:
+            yield line.decode("utf-8", "replace")
