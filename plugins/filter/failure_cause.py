@@ -11,8 +11,9 @@ version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:
-  - Looks for messages of vLLM, SGLang, Ray and NCCL that are known. A line about memory wins over all others, else the earliest is taken, since the last lines
-    of a log are only what followed from it.
+  - Looks for messages of vLLM, SGLang, Ray, NCCL, CUDA, Docker, rsync and ssh that are known. The earliest line that tells of a failure of its own is taken,
+    else the earliest that can as well be what another rank's failure looks like from here, since the last lines of a log are only what followed from it.
+  - For the logs of several nodes at once, P(unimem.dgx_spark.diagnosis#filter) also knows how the ranks ended and how far apart their clocks are.
 options:
   _input:
     description:
@@ -32,7 +33,7 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - The class (memory, network, port, model or timeout) and the line, or an empty text where no known message is found.
+    - The class (such as memory, network, image, model, port, driver or timeout) and the line, or an empty text where no known message is found.
   type: str
   sample: 'memory: torch.AcceleratorError: CUDA error: out of memory'
 """
@@ -42,15 +43,14 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _report
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _diagnosis
 
 
 def failure_cause(lines: Any) -> str:
     """Find the line that says why an engine ended; see DOCUMENTATION."""
     if not isinstance(lines, (list, tuple)):
         raise AnsibleFilterError("unimem.dgx_spark.failure_cause needs a list of lines")
-    found = _report.classify({"": {"log": [str(line) for line in lines]}})
-    return f"{found['class']}: {found['line']}" if found else ""
+    return _diagnosis.cause_of_lines([str(line) for line in lines])
 
 
 class FilterModule:
