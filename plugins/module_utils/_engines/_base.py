@@ -16,6 +16,8 @@ An engine is one file in this directory whose name does not begin with an unders
 * ``environment(settings, nodes, node)``: the environment of the rank's container;
 * ``ready_url(settings)``: where rank 0 says that it is up (necessary, not sufficient: only a completion proves it);
 * ``ports(settings, nodes, node)``: what must be free on that node, with what it is for;
+* ``STAGES``: how far the engine is, by what it prints while it starts: a regular expression and words for people, in their order;
+  a group ``percent`` in the expression is how much of the stage is done;
 * ``pool_path()`` and ``pool(text)``: where rank 0 tells the size of its KV pool, and what is said there.
 """
 
@@ -97,6 +99,7 @@ class Engine(Protocol):
     NAMES: tuple[str, ...]
     API_KEY: str
     STRUCTURAL: tuple[str, ...]
+    STAGES: tuple[tuple[str, str], ...]
 
     def check(self, settings: Settings, nodes: Sequence[Node]) -> list[str]: ...
 

@@ -36,6 +36,19 @@ STRUCTURAL = (
     "--tensor-parallel-size",
     "-tp",
 )
+#: The texts of vLLM 0.11.2 to 0.32, and of the libraries that load for it.
+STAGES = (
+    (r"Initializing a V1 LLM engine", "starts its engine"),
+    (r"Starting to load model", "loads the weights"),
+    (r"Loading \S{1,20} checkpoint shards: {1,6}(?P<percent>[0-9]{1,3})% Completed", "loads the weights"),
+    (r"Loading weights took", "has loaded the weights"),
+    (r"Dynamo bytecode transform|Compiling a graph for|torch\.compile takes", "compiles"),
+    (r"KV cache size: [0-9,]{1,20} tokens", "has its KV cache"),
+    (r"Capturing CUDA graphs?[^|%]{0,80} {1,6}(?P<percent>[0-9]{1,3})%", "captures CUDA graphs"),
+    (r"Graph capturing finished", "has captured CUDA graphs"),
+    (r"init engine \(profile, create kv cache, warmup model\) took", "has warmed up"),
+    (r"Application startup complete", "serves"),
+)
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 

@@ -34,6 +34,19 @@ STRUCTURAL = (
     "--tp",
     "--tp-size",
 )
+#: The texts of SGLang 0.5.3 to 0.5.23.
+STAGES = (
+    (r"Init torch distributed begin", "meets the other ranks"),
+    (r"Load weight begin", "loads the weights"),
+    (r"Loading \S{1,20} checkpoint shards: {1,6}(?P<percent>[0-9]{1,3})% Completed", "loads the weights"),
+    (r"Load weight end", "has loaded the weights"),
+    (r"KV Cache is allocated|Memory pool end", "has its KV cache"),
+    (r"Capture cuda graph begin", "captures CUDA graphs"),
+    (r"Capturing batches[^|%]{0,120} {1,6}(?P<percent>[0-9]{1,3})%", "captures CUDA graphs"),
+    (r"Capture cuda graph end", "has captured CUDA graphs"),
+    (r"Application startup complete", "warms up"),
+    (r"The server is fired up and ready to roll", "serves"),
+)
 _DTYPES = {"fp8": "fp8_e4m3", "bf16": "bfloat16"}
 
 

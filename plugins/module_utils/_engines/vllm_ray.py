@@ -17,6 +17,7 @@ from ._base import PROGRAMS, Node, Settings, gate, open_port, service, url_host
 NAMES = ("vllm_ray",)
 API_KEY = _vllm.API_KEY
 STRUCTURAL = _vllm.STRUCTURAL
+STAGES = _vllm.STAGES
 check = _vllm.check
 ready_url = _vllm.ready_url
 pool_path = _vllm.pool_path

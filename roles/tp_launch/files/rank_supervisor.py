@@ -41,6 +41,7 @@ import json
 import math
 import os
 import queue
+import re
 import secrets
 import signal
 import socket
@@ -61,8 +62,13 @@ EXIT_BAD_FILE = 78
 EXIT_STOPPED = 143
 
 HEARTBEAT = 5.0  # seconds between two signs of life
+LOOK = 2.0  # seconds between two looks at the node's memory while the group starts
+SAY = 30.0  # seconds after which it is said although it has hardly changed
+LOOK_READY, SAY_READY = 10.0, 900.0  # the same once the group is ready
+PROGRESS = 1.0  # seconds between two states of a progress bar that are passed on
 SILENCE = 30.0  # seconds without one after which a rank counts as lost
 FAREWELL = 10.0  # seconds in which a rank that ends waits for those it has not met, to tell them
+LINE_END = re.compile(rb"\r?\n|\r(?=[^\n])")  # a carriage return at the very end of what was read may be half a line end
 MAX_LINE = 65536  # bytes of a message between ranks, and of a line of output that is masked as a whole
 
 
@@ -161,11 +167,28 @@ class Service:
         stream = self.process.stdout
         if stream is None:
             return
+        rest, shown = b"", -PROGRESS
         while True:
-            line = stream.readline(MAX_LINE)
-            if not line:
-                return
-            self._output.write(self.name, line)
+            data = stream.read1(MAX_LINE)  # type: ignore[attr-defined]
+            if not data:
+                break
+            rest += data
+            while True:
+                found = LINE_END.search(rest)
+                if found is None:
+                    break
+                line, rest = rest[: found.start()], rest[found.end() :]
+                # A progress bar goes back to the beginning of its line again and again; of that one state a second is enough.
+                if found[0] == b"\r":
+                    if not line or time.monotonic() - shown < PROGRESS:
+                        continue
+                    shown = time.monotonic()
+                self._output.write(self.name, line)
+            if len(rest) >= MAX_LINE:
+                self._output.write(self.name, rest)
+                rest = b""
+        if rest:
+            self._output.write(self.name, rest)
 
     def _wait(self) -> None:
         self.process.wait()
@@ -206,6 +229,24 @@ class Service:
 
 def _proof(token: str, nonce: str, rank: int) -> str:
     return hmac.new(token.encode(), f"{nonce}:{rank}".encode(), hashlib.sha256).hexdigest()
+
+
+def _ahead(hello: dict[str, t.Any] | None, now: float) -> float | None:
+    """How many seconds rank 0's clock is ahead of this one, but for the message's way over the cable."""
+    clock = hello.get("clock") if hello else None
+    return float(clock) - now if isinstance(clock, (int, float)) and math.isfinite(clock) else None
+
+
+def read_memory(path: str = "/proc/meminfo") -> dict[str, int] | None:
+    """total, available, free and cached MiB of the node: /proc/meminfo is the host's in a container too. None where it cannot be read."""
+    names = {"MemTotal": "total", "MemAvailable": "available", "MemFree": "free", "Cached": "cached"}
+    try:
+        with open(path, encoding="ascii", errors="replace") as stream:
+            words = [line.split() for line in stream]
+        found = {names[line[0].rstrip(":")]: int(line[1]) // 1024 for line in words if len(line) > 1 and line[0].rstrip(":") in names}
+    except (OSError, ValueError):
+        return None
+    return found if len(found) == len(names) else None
 
 
 class Link:
@@ -294,7 +335,7 @@ class Group:
         """Let a rank of this launch in, and nobody else."""
         link = Link(connection)
         nonce = secrets.token_hex(16)
-        link.send(type="hello", launch=self._launch, nonce=nonce)
+        link.send(type="hello", launch=self._launch, nonce=nonce, clock=time.time())
         try:
             answer = link.receive(10.0) or {}
             rank = int(answer.get("rank", -1))
@@ -323,12 +364,13 @@ class Group:
             try:
                 link = Link(socket.create_connection(self._address, timeout=5.0))
                 hello = link.receive(10.0)
+                ahead = _ahead(hello, time.time())
                 if hello is not None and hello.get("launch") == self._launch:
                     link.send(rank=self.rank, proof=_proof(self._token, str(hello.get("nonce")), self.rank))
                     with self._lock:
                         self._links[0] = link
                     self._complete.set()
-                    self._events.put(("joined",))
+                    self._events.put(("joined", ahead))
                     self._listen_to(0, link)
                     return
                 link.close()  # rank 0 of an older launch that is about to go
@@ -410,6 +452,7 @@ class Rank:
         try:
             self._set_ready(False)
             self.output.say(f"rank {self.plan['rank']} of {self.plan['world']} ({self.plan['role']}), launch {os.environ.get('UNIMEM_LAUNCH_ID', '')}")
+            threading.Thread(target=self._watch_memory, daemon=True).start()
             self.group.open(float(self.plan["join_timeout"]))
             for step in self.plan["steps"]:
                 self._step(step, min(end, time.monotonic() + float(step.get("timeout", end - time.monotonic()))))
@@ -487,7 +530,11 @@ class Rank:
             raise RankError(EXIT_TOO_SLOW, event[1])
         if kind == "joined":
             self.joined = True
-            self.output.say("all ranks have met" if int(self.plan["rank"]) == 0 else "met rank 0")
+            if int(self.plan["rank"]) == 0:
+                self.output.say("all ranks have met")
+            else:
+                # So that what the ranks said can be put in one order afterwards, whatever their nodes' clocks show.
+                self.output.say("met rank 0" + (f"; its clock is {event[1]:+.3f} s from this one" if event[1] is not None else ""))
         elif kind == "answers":
             self.answers = True
         elif kind == "ready":
@@ -511,6 +558,19 @@ class Rank:
                         return
             except (OSError, urllib.error.URLError, ValueError):
                 continue
+
+    def _watch_memory(self) -> None:
+        """Say how the node's memory changes: a log that ends for lack of it then shows where it went."""
+        said, at = None, 0.0
+        while True:
+            now, memory = time.monotonic(), read_memory()
+            if memory is not None:
+                changed = abs(memory["available"] - said) if said is not None else memory["total"]
+                if changed * 100 >= memory["total"] * (5 if self.ready else 1) or now - at >= (SAY_READY if self.ready else SAY):
+                    said, at = memory["available"], now
+                    self.output.say(f"memory: {memory['available']} MiB available, {memory['free']} MiB free, {memory['cached']} MiB cached")
+            if self._ending.wait(LOOK_READY if self.ready else LOOK):
+                return
 
     def _set_ready(self, ready: bool) -> None:
         if not self.ready_file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -493,3 +494,45 @@ def test_a_group_without_a_token_is_refused(tmp_path: Path, token: str | None) -
     done = subprocess.run([sys.executable, str(PROGRAM), str(path)], capture_output=True, text=True, timeout=WAIT, check=False, env=environment)
     assert done.returncode == 78
     assert "UNIMEM_GROUP_TOKEN" in done.stderr
+
+
+# --- what a diagnosis is made of -------------------------------------------------------------------------------------------
+
+
+def test_the_ranks_compare_their_clocks_when_they_meet(ranks: Ranks) -> None:
+    ranks.start(0, 2, ranks.serve())
+    ranks.start(1, 2, python("engine", STAY))
+    ranks.wait_ready(0, 1)
+    said = re.search(r"met rank 0; its clock is ([+-]\d+\.\d{3}) s from this one", ranks.log(1))
+    assert said is not None, ranks.log(1)
+    assert abs(float(said[1])) < 5.0, "both are this machine's"
+
+
+def test_the_nodes_memory_is_said_from_the_start(ranks: Ranks) -> None:
+    ranks.start(0, 1, ranks.serve())
+    ranks.wait_ready(0)
+    said = re.search(r"\[rank\] \S{20} memory: (\d+) MiB available, (\d+) MiB free, (\d+) MiB cached", ranks.log(0))
+    assert said is not None, ranks.log(0)
+    assert int(said[1]) > 0
+
+
+def test_a_progress_bar_is_passed_on_while_it_moves_and_not_at_every_step(ranks: Ranks) -> None:
+    code = (
+        "import sys, time\n"
+        "for step in range(300):\n"
+        "    sys.stdout.write(f'\\rloading {step} of 300'); sys.stdout.flush(); time.sleep(0.01)\n"
+        "sys.stdout.write('\\rloading 300 of 300\\n'); print('next', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    ranks.start(0, 1, python("engine", code))
+    ranks.until(lambda: "[engine] next" in ranks.log(0), "the bar is at its end")
+    lines = [line for line in ranks.log(0).splitlines() if "loading" in line]
+    assert lines[-1] == "[engine] loading 300 of 300"
+    assert 3 <= len(lines) < 30, lines
+    assert "\r" not in ranks.log(0)
+
+
+def test_lines_that_end_as_on_windows_are_one_line_each(ranks: Ranks) -> None:
+    ranks.start(0, 1, python("engine", "print('one\\r\\n\\r\\ntwo\\r', flush=True); import time; time.sleep(600)"))
+    ranks.until(lambda: "[engine] two" in ranks.log(0), "both lines are there")
+    assert [line for line in ranks.log(0).splitlines() if line.startswith("[engine] ") and line != "[engine] "] == ["[engine] one", "[engine] two"]

@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Waits for a rank and says meanwhile how far it is. The documentation is that of the module of the same name."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import PlanError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._progress import look
+
+display = Display()
+
+#: Lines of the log in which the last stage is looked for.
+LINES = 60
+
+
+class ActionModule(ActionBase):
+    """See the module's DOCUMENTATION."""
+
+    _supports_check_mode = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Look, say, wait, until there is nothing to wait for."""
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        _checked, wanted = self.validate_argument_spec(
+            argument_spec={
+                "deployment": {"type": "str", "required": True},
+                "launch_id": {"type": "str", "required": True},
+                "engine": {"type": "str", "required": True},
+                "timeout": {"type": "float", "default": 1800},
+                "interval": {"type": "float", "default": 3},
+                "patience": {"type": "float", "default": 60},
+            }
+        )
+        host = str((task_vars or {}).get("inventory_hostname", ""))
+        begin = seen = time.monotonic()
+        said = ""
+        while True:
+            try:
+                told = self._execute_module(
+                    module_name="unimem.dgx_spark.rank_info",
+                    module_args={"deployment": wanted["deployment"], "log_lines": LINES, "around": False, "timeout": 30},
+                    task_vars=task_vars,
+                )
+                if told.get("failed"):
+                    return {**result, **told}
+                state = look(told, wanted["launch_id"], wanted["engine"])
+                seen = time.monotonic()
+            except PlanError as error:
+                raise AnsibleActionFail(f"engine: {error}") from error
+            except AnsibleConnectionFailure as error:
+                if time.monotonic() - seen > wanted["patience"]:
+                    raise
+                display.display(f"{host}: out of reach ({error}); its rank runs on meanwhile")
+                time.sleep(wanted["interval"])
+                continue
+            if state["words"] != said and state["words"]:
+                said = state["words"]
+                display.display(f"{host}: {said}")
+            waited = time.monotonic() - begin
+            if state["ready"] or state["ended"] or waited >= wanted["timeout"]:
+                return {
+                    **result,
+                    "changed": False,
+                    "ready": state["ready"],
+                    "ended": state["ended"],
+                    "status": state["status"],
+                    "progress": state["progress"],
+                    "seconds": round(waited, 1),
+                }
+            time.sleep(wanted["interval"])

@@ -1,0 +1,109 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rank_wait
+short_description: Wait until a rank is ready or has ended and say how far it is
+version_added: "0.2.0"
+author:
+  - The unimem.dgx_spark authors (@unimem)
+description:
+  - Looks at this node's rank of a launch again and again, with M(unimem.dgx_spark.rank_info), until the whole group is ready, the rank has ended, or the
+    time is over. Meanwhile it prints, whenever that changes, how far the rank is and how much memory the node has left.
+  - That a rank has ended is no failure of this module; RV(ready) says how it went.
+extends_documentation_fragment:
+  - unimem.dgx_spark._attributes
+  - unimem.dgx_spark._attributes.flow
+  - unimem.dgx_spark._attributes.actiongroup_gpu
+attributes:
+  action:
+    support: full
+  async:
+    support: none
+  check_mode:
+    support: full
+    details:
+      - This action does not modify state.
+  diff_mode:
+    support: N/A
+    details:
+      - This action does not modify state.
+  idempotent:
+    support: full
+    details:
+      - This action does not modify state.
+options:
+  deployment:
+    description:
+      - The name of the deployment.
+    type: str
+    required: true
+  launch_id:
+    description:
+      - The launch that is waited for; ranks of others are not looked at.
+    type: str
+    required: true
+  engine:
+    description:
+      - The engine, whose words say how far it is.
+    type: str
+    required: true
+  timeout:
+    description:
+      - Seconds to wait.
+    type: float
+    default: 1800
+  interval:
+    description:
+      - Seconds between two looks.
+    type: float
+    default: 3
+  patience:
+    description:
+      - Seconds during which the node may be out of reach. A rank does not end with the connection of who waits for it.
+    type: float
+    default: 60
+seealso:
+  - module: unimem.dgx_spark.rank_info
+"""
+
+EXAMPLES = r"""
+---
+- name: Wait for the rank that was started
+  unimem.dgx_spark.rank_wait:
+    deployment: default
+    launch_id: 20260101T120000Z-a1b2c3
+    engine: vllm_ray
+    timeout: 900
+  register: waited
+  failed_when: not waited.ready
+"""
+
+RETURN = r"""
+ready:
+  description: Whether the whole group is ready.
+  returned: success
+  type: bool
+ended:
+  description: Whether the rank has ended, or is not there.
+  returned: success
+  type: bool
+status:
+  description: What the container engine says of the rank's container, and how it ended.
+  returned: success
+  type: str
+  sample: "exited, status 70: rank 1 (worker spark-02): engine was killed by signal 9"
+progress:
+  description: How far it was at the end, in words.
+  returned: success
+  type: str
+  sample: loads the weights, 43 %
+seconds:
+  description: How long it was waited for.
+  returned: success
+  type: float
+"""

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the unimem.dgx_spark authors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Waiting for a rank: what is said, when it ends, and that a lost connection is no lost rank."""
+
+from __future__ import annotations
+
+import typing as t
+from unittest import mock
+
+import pytest
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.playbook.task import Task
+
+from ansible_collections.unimem.dgx_spark.plugins.action import rank_wait
+
+RANK: dict[str, t.Any] = {"rank": 1, "launch_id": "L1", "status": "running", "running": True, "health": "starting", "log": {"memory": []}}
+
+
+def log(*lines: str) -> dict[str, t.Any]:
+    return {"log": {"head": [f"2026-11-30T09:12:29Z [engine] {line}" for line in lines], "tail": [], "memory": []}}
+
+
+def wait(answers: list[t.Any], monkeypatch: pytest.MonkeyPatch, **arguments: t.Any) -> tuple[dict[str, t.Any], list[str]]:
+    """The action's result and what it printed, while rank_info answers so; each look takes a second of a clock of its own."""
+    said: list[str] = []
+    clock = iter(range(10_000))
+    monkeypatch.setattr(rank_wait.display, "display", lambda text, *_rest, **_more: said.append(text))
+    monkeypatch.setattr(rank_wait.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(rank_wait.time, "monotonic", lambda: float(next(clock)))
+    task = mock.MagicMock(Task)
+    task.args = {"deployment": "default", "launch_id": "L1", "engine": "vllm_mp", **arguments}
+    task.async_val = 0
+    task.check_mode = task.diff = False
+    action = rank_wait.ActionModule(task, mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), mock.MagicMock())
+    queue = list(answers)
+
+    def answer(**call: t.Any) -> dict[str, t.Any]:
+        assert call["module_name"] == "unimem.dgx_spark.rank_info" and call["module_args"]["around"] is False
+        told = queue.pop(0) if len(queue) > 1 else queue[0]
+        if isinstance(told, Exception):
+            raise told
+        return t.cast("dict[str, t.Any]", told)
+
+    monkeypatch.setattr(action, "_execute_module", answer)
+    return action.run(task_vars={"inventory_hostname": "spark-02"}), said
+
+
+def test_it_says_what_has_changed_and_ends_when_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = {"ranks": [{**RANK, **log("Loading safetensors checkpoint shards:  14% Completed | 1/7")}]}
+    later = {"ranks": [{**RANK, **log("Loading safetensors checkpoint shards:  86% Completed | 6/7")}]}
+    result, said = wait([loading, loading, later, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch)
+    assert (result["ready"], result["ended"], result["changed"]) == (True, False, False)
+    assert said[:2] == ["spark-02: rank 1 loads the weights, 14 %", "spark-02: rank 1 loads the weights, 86 %"]
+
+
+def test_it_ends_when_the_rank_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = {**RANK, "running": False, "status": "exited", "exit_status": 1, "log": {"end": {"reason": "engine ended with exit status 1"}}}
+    result, _said = wait([{"ranks": [RANK]}, {"ranks": [ended]}], monkeypatch)
+    assert (result["ready"], result["ended"]) == (False, True)
+    assert result["status"] == "exited, status 1: engine ended with exit status 1"
+
+
+def test_it_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _said = wait([{"ranks": [RANK]}], monkeypatch, timeout=20)
+    assert (result["ready"], result["ended"]) == (False, False) and result["seconds"] >= 20
+
+
+def test_a_connection_that_comes_back_has_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = AnsibleConnectionFailure("no route")
+    result, said = wait([{"ranks": [RANK]}, lost, lost, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch)
+    assert result["ready"] and any("out of reach" in line for line in said)
+
+
+def test_a_connection_that_stays_away_is_an_unreachable_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AnsibleConnectionFailure):
+        wait([{"ranks": [RANK]}, AnsibleConnectionFailure("no route")], monkeypatch, patience=10)
+
+
+def test_a_failed_look_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _said = wait([{"failed": True, "msg": "no python"}], monkeypatch)
+    assert result["failed"] and result["msg"] == "no python"
+
+
+def test_an_engine_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AnsibleActionFail, match="there is no engine 'x'"):
+        wait([{"ranks": [RANK]}], monkeypatch, engine="x")
