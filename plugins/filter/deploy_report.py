@@ -13,7 +13,7 @@ author:
 description:
   - From what P(unimem.dgx_spark.node_report#filter) returned for each host to a text that a person reads and a dictionary for machines. For each node the pool
     before, at the launch and after, who held what, what was stopped and why, and the prediction against the measurement; then the endpoint and its tokens.
-  - Of a failure it names the earliest cause that the ranks' logs show, memory before anything else.
+  - Of a failure it gives the same diagnosis as P(unimem.dgx_spark.diagnosis#filter).
 positional: _input, common
 options:
   _input:
@@ -23,7 +23,8 @@ options:
     required: true
   common:
     description:
-      - What holds for all of them, namely C(model), C(engine), C(check), C(failed), C(unreachable), C(group) and C(result).
+      - What holds for all of them, namely C(model), C(engine), C(check), C(failed), C(unreachable), C(group), C(result), C(steps) (each with C(name) and C(at))
+        and C(at), when it ended. Times are seconds since 1970.
     type: dict
     required: true
 seealso:
@@ -44,7 +45,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - C(lines) (the text), C(data) (the same for machines) and C(cause) (of a failure, in a sentence).
+    - C(lines) (the text), C(data) (the same for machines), C(cause) (of a failure, in a sentence) and C(html) (a page for a browser with the same, its
+      steps and each node's memory over time) and C(files) (a dictionary from a file's relative path to its text, namely all that is to be kept of it).
   type: dict
 """
 

@@ -11,7 +11,7 @@ version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:
-  - Picks memory, budget, evictions, failure and the ranks' logs out of a host's variables, as
+  - Picks memory, budget, evictions, failure and what M(unimem.dgx_spark.rank_info) read out of a host's variables, as
     P(unimem.dgx_spark.deploy_report#filter) takes them. Nothing else is taken over.
 options:
   _input:
@@ -35,7 +35,7 @@ RETURN = r"""
 _value:
   description:
     - C(moments) (C(before), C(at_launch) and C(after), each with C(memory), C(holders) and C(class)), C(budget), C(actions), C(eviction), C(failure),
-      C(trouble) and C(log).
+      C(trouble), C(facts) (the same moments, whole), and what M(unimem.dgx_spark.rank_info) returned where it was run.
   type: dict
 """
 

@@ -12,30 +12,20 @@ Everything comes from facts and results that the play holds already: nothing is 
 from __future__ import annotations
 
 import copy
+import json
+import re
 import typing as t
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._diagnosis import diagnose, page
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._html_report import measured, render
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._progress import stage
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import is_rank_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import words as verdict_words
 
-#: What an engine prints, and the class that people call it by. The first that is found in the earliest log decides.
-CAUSES: tuple[tuple[str, str], ...] = (
-    ("CUDA error: out of memory", "memory"),
-    ("CUDA out of memory", "memory"),
-    ("Free memory on device", "memory"),
-    ("KV cache is needed, which is larger", "memory"),
-    ("memory capacity is unbalanced", "memory"),
-    ("Address already in use", "port"),
-    ("address already in use", "port"),
-    ("DistStoreError", "network"),
-    ("NCCL error", "network"),
-    ("Gloo connectFullMesh failed", "network"),
-    ("Connection refused", "network"),
-    ("No such file or directory", "model"),
-    ("is not a valid model", "model"),
-    ("Timed out", "timeout"),
-)
+#: What rank_info returned for a host, as it is taken over.
+READINGS = ("ranks", "engine", "journal", "docker", "links", "disks", "ports", "clock")
 
 
 def without_ranks(facts: Mapping[str, t.Any], deployment: str) -> dict[str, t.Any]:
@@ -74,11 +64,12 @@ def holders(facts: Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
 
 
 def node_report(host: Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """What a host's variables say of a run: small, without anything that is not about memory, budget, eviction or failure."""
+    """What a host's variables say of a run: without anything that is not about memory, budget, eviction, ranks or failure."""
     facts = host.get("ansible_facts") or {}
     eviction = host.get("deploy_eviction") or {}
     moments = {"before": host.get("deploy_before"), "at_launch": host.get("deploy_at_launch"), "after": facts.get("gpu_memory")}
     failure = host.get("deploy_failure") or {}
+    readings = host.get("tp_launch_readings") or {}
     return {
         "moments": {
             name: {"memory": dict(found.get("memory") or {}), "holders": holders(found), "class": found.get("class")}
@@ -88,9 +79,14 @@ def node_report(host: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "budget": dict(host.get("deploy_budget") or {}),
         "actions": [dict(action) for action in eviction.get("actions") or []],
         "eviction": eviction.get("message"),
+        "trajectory": [list(entry) for entry in eviction.get("trajectory") or []],
+        "times": dict(host.get("deploy_times") or {}),
+        "readings_at": readings.get("read_at"),
+        "fired": dict(host.get("deploy_fired") or {}),
         "failure": {"task": str(failure.get("task") or ""), "message": str(failure.get("message") or "")} if failure else None,
         "trouble": [str(entry) for entry in host.get("deploy_trouble") or []],
-        "log": [str(line) for line in host.get("tp_launch_logs") or []],
+        "facts": {name: dict(found) for name, found in moments.items() if isinstance(found, Mapping)},
+        **{name: readings[name] for name in READINGS if name in readings},
     }
 
 
@@ -133,14 +129,10 @@ def _budget_lines(node: Mapping[str, t.Any]) -> list[str]:
     if not budget:
         return []
     lines = [f"  predicted: a rank needs {_size(budget.get('need'))}, {verdict_words(budget.get('verdict'))}"]
-    moments = node["moments"]
-    launch, after = moments.get("at_launch"), moments.get("after")
-    taken = budget.get("will_take")
-    if launch and after and taken is not None and launch["memory"].get("available") is not None:
-        measured = int(launch["memory"]["available"]) - int(after["memory"]["available"])
-        if measured > 0:
-            error = 100.0 * (int(taken) - measured) / measured
-            lines.append(f"  measured:  it took {_size(measured)}; predicted {_size(taken)} ({error:+.1f} %)")
+    pair = measured(node)
+    if pair is not None:
+        taken, took = pair
+        lines.append(f"  measured:  it took {_size(took)}; predicted {_size(taken)} ({100.0 * (taken - took) / took:+.1f} %)")
     return lines
 
 
@@ -152,41 +144,49 @@ def _action_lines(node: Mapping[str, t.Any]) -> list[str]:
     return lines or ["  nothing was stopped"]
 
 
-def classify(nodes: Mapping[str, Mapping[str, t.Any]]) -> dict[str, t.Any] | None:
-    """The class of a failure and the line that shows it, from the ranks' logs: by the earliest time stamp, memory before anything else.
+def _small(node: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """A node's report without what has a file of its own: whole facts, and the lines of logs."""
+    result = {name: value for name, value in node.items() if name not in ("facts", "journal")}
+    result["ranks"] = [
+        {**rank, "log": {name: value for name, value in (rank.get("log") or {}).items() if name not in ("head", "tail")}} for rank in node.get("ranks") or []
+    ]
+    return result
 
-    A rank that runs out of memory is drowned by the others' complaints about the network, so that memory wins over an earlier line.
-    """
-    found = []
+
+def _json(value: t.Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, default=str) + "\n"
+
+
+def _files(nodes: Mapping[str, Mapping[str, t.Any]], lines: Sequence[str], data: Mapping[str, t.Any]) -> dict[str, str]:
+    """What a diagnosis keeps, by relative path: the first page, everything for machines, and for each node what it said."""
+    files = {"00-cause.txt": "\n".join(lines) + "\n", "report.json": _json(data)}
     for name, node in nodes.items():
-        for line in node["log"]:
-            stamp = line.split(" ", 1)[0]
-            for words, kind in CAUSES:
-                if words in line:
-                    found.append((0 if kind == "memory" else 1, stamp, name, kind, line.split(" ", 1)[-1].strip()))
-                    break
-    if not found:
-        return None
-    _rank, _stamp, name, kind, line = min(found)
-    return {"class": kind, "node": name, "line": line}
+        place = file_name(name)
+        for moment, facts in (node.get("facts") or {}).items():
+            files[f"{place}/memory-{moment}.json"] = _json(facts)
+        for rank in node.get("ranks") or []:
+            log = rank.get("log") or {}
+            between = [f"... {log['left_out']} lines left out ..."] if log.get("left_out") else []
+            known = [f"... it could not be read: {log['reason']}"] if log.get("reason") else []
+            base = f"{place}/{file_name(str(rank.get('container') or 'rank'))}"
+            files[f"{base}.log"] = "\n".join([*(log.get("head") or []), *between, *(log.get("tail") or []), *known]) + "\n"
+            files[f"{base}.json"] = _json({key: value for key, value in rank.items() if key != "log"})
+        journal = node.get("journal") or {}
+        if journal.get("lines"):
+            files[f"{place}/journal.log"] = "\n".join(journal["lines"]) + "\n"
+    return files
 
 
-def _failure_cause(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[str], known: Mapping[str, t.Any] | None) -> str:
-    if unreachable:
-        return f"out of reach: {', '.join(unreachable)}. What ran there could not be stopped or restored from here"
-    own = [(name, node["failure"]) for name, node in nodes.items() if node["failure"] and node["failure"]["message"]]
-    if known:
-        return f"{known['class']}: {known['node']} says: {known['line']}"
-    if own:
-        name, failure = own[0]
-        return f"{name}: {failure['message']} (in the task '{failure['task']}')"
-    return "a task failed; its own message is above"
+def file_name(name: str) -> str:
+    """A name from outside as one part of a path: never empty, hidden, a way up, or with a slash in it."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", str(name))[:100].lstrip(".")
+    return plain or "_"
 
 
 def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """``lines`` for people, ``data`` for machines and, for a failure, its ``cause`` in a sentence.
 
-    ``nodes`` maps each host to its node_report; ``common`` has model, engine, check, failed, unreachable, group and result.
+    ``nodes`` maps each host to its node_report; ``common`` has model, engine, check, failed, unreachable, group, result, steps and at (when it ended).
     """
     result = dict(common.get("result") or {})
     group = dict(common.get("group") or {})
@@ -194,10 +194,11 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
     failed = bool(common.get("failed"))
     where = ", ".join(nodes)
     cause = ""
-    known = classify(nodes) if failed else None
+    diagnosis: dict[str, t.Any] | None = None
     if failed:
-        cause = _failure_cause(nodes, unreachable, known)
-        lines = [f"FAILED: {cause}"]
+        diagnosis = diagnose(nodes, unreachable)
+        cause = diagnosis["sentence"] or "a task failed; its own message is above"
+        lines = [f"FAILED: {cause}", "", *page(diagnosis, nodes)]
     elif common.get("check"):
         lines = [f"{common.get('model')} with {common.get('engine')} on {where}: looked at, nothing changed"]
     elif group.get("answers"):
@@ -224,17 +225,98 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
             f"prompt    {result['completion'].get('prompt')}",
             f"tokens    {result['completion'].get('tokens')}: {str(result['completion'].get('text')).strip()}",
         ]
-    return {
-        "lines": lines,
+    data = {
+        "failed": failed,
         "cause": cause,
-        "data": {
-            "failed": failed,
-            "cause": cause,
-            "class": known["class"] if known else None,
-            "model": common.get("model"),
-            "engine": common.get("engine"),
-            "unreachable": unreachable,
-            "nodes": {name: dict(node) for name, node in nodes.items()},
-            "launch": result,
-        },
+        "class": diagnosis["class"] if diagnosis else None,
+        "diagnosis": diagnosis,
+        "model": common.get("model"),
+        "engine": common.get("engine"),
+        "unreachable": unreachable,
+        "nodes": {name: _small(node) for name, node in nodes.items()},
+        "launch": result,
     }
+    shown = render(nodes, common, lines, diagnosis, common.get("at"))
+    return {"lines": lines, "cause": cause, "data": data, "html": shown, "files": {**_files(nodes, lines, data), "report.html": shown}}
+
+
+def group_lines(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[str], answer: Mapping[str, t.Any], engine: str) -> tuple[str, list[str]]:
+    """Of a deployment as it is found: one word for it, and how each rank is.
+
+    The word is ``answers``, ``starting``, ``silent`` (all ranks run and no token comes back), ``incomplete`` (ranks missing, ended, or of several
+    launches) or ``absent``. ``answer`` has ``text`` (what came back for a prompt, or nothing) and ``why`` (why nothing did).
+    """
+    ranks = [(name, rank) for name, node in nodes.items() for rank in node.get("ranks") or []]
+    lines = []
+    for name, rank in sorted(ranks, key=lambda entry: (int(entry[1].get("rank", -1)), entry[0])):
+        log = rank.get("log") or {}
+        how = stage([*(log.get("head") or []), *(log.get("tail") or [])], engine) if rank.get("running") else ""
+        ended = "" if rank.get("running") else f", status {rank.get('exit_status')}"
+        health = f", {rank['health']}" if rank.get("health") else ""
+        lines.append(f"rank {rank.get('rank')} on {name}: {rank.get('status')}{ended}{health}, launch {rank.get('launch_id')}" + (f"; it {how}" if how else ""))
+    running = [rank for _name, rank in ranks if rank.get("running")]
+    launches = {rank.get("launch_id") for _name, rank in ranks}
+    expected = len(nodes) + len([name for name in unreachable if name not in nodes])
+    if not ranks:
+        state = "absent"
+    elif len(running) < expected or len(ranks) != len(running) or len(launches) > 1:
+        state = "incomplete"
+    elif answer.get("text"):
+        state = "answers"
+    elif all(rank.get("health") == "healthy" for rank in running):
+        state = "silent"
+    else:
+        state = "starting"
+    return state, lines
+
+
+#: How each of group_lines' words reads.
+STATES = {
+    "answers": "it answers: all of its ranks run, and tokens came back",
+    "starting": "it is starting: all of its ranks run, and it is not ready yet",
+    "silent": "all of its ranks run and say that they are ready, and no token comes back",
+    "incomplete": "it is not whole: ranks are missing, have ended, or are of several launches",
+    "absent": "no rank of it is there",
+}
+
+
+def diagnose_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Of a deployment as it is found, whatever its state: ``state``, ``lines``, ``cause``, ``data`` and ``files`` as deploy_report has them.
+
+    ``common`` has name, engine, unreachable and answer (see group_lines).
+    """
+    unreachable = [str(name) for name in common.get("unreachable") or []]
+    answer = dict(common.get("answer") or {})
+    state, ranks = group_lines(nodes, unreachable, answer, str(common.get("engine")))
+    diagnosis = diagnose(nodes, unreachable)
+    lines = [f"deployment {common.get('name')}: {STATES[state]}"]
+    if answer.get("why") and state in ("silent", "starting", "incomplete"):
+        lines.append(f"its endpoint: {answer['why']}")
+    lines += ["", *ranks] if ranks else []
+    # What is found in the logs of a group that answers has not kept it from answering.
+    cause = "" if state in ("answers", "starting") else str(diagnosis["sentence"])
+    if cause:
+        lines += ["", f"The cause: {cause}", "", *page(diagnosis, nodes)]
+    elif unreachable:
+        lines += ["", f"out of reach: {', '.join(unreachable)}"]
+    for name, node in nodes.items():
+        lines += ["", name, *_pool_lines(node)]
+        if node.get("engine") and not cause:  # else the first page has it already
+            lines.append(f"  its container engine could not be asked: {node['engine']}")
+        for port, found in sorted((node.get("ports") or {}).items()):
+            if found.get("why"):
+                lines.append(f"  port {port} is taken: {'; '.join(found.get('users') or []) or found['why']}")
+        lines += [f"  {disk['path']} has {_size(disk['free'])} of {_size(disk['total'])} left" for disk in node.get("disks") or []]
+        lines += [f"  {link['name']} is down" for link in node.get("links") or [] if not (link.get("up") and link.get("carrier"))]
+    data = {
+        "deployment": common.get("name"),
+        "state": state,
+        "cause": cause,
+        "class": diagnosis["class"] if cause else None,
+        "diagnosis": diagnosis,
+        "engine": common.get("engine"),
+        "unreachable": unreachable,
+        "answer": answer,
+        "nodes": {name: _small(node) for name, node in nodes.items()},
+    }
+    return {"state": state, "lines": lines, "cause": cause, "data": data, "files": _files(nodes, lines, data)}

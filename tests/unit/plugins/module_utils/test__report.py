@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import typing as t
 
+import pytest
+
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _report
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import RankLog
 
 GIB = 1024**3
 
@@ -114,27 +118,104 @@ def test_nothing_but_what_is_reported_on_is_taken_over() -> None:
 def test_a_host_of_which_nothing_is_known_is_reported_too() -> None:
     report = _report.deploy_report({"a": _report.node_report({})}, {"model": "m", "engine": "e", "failed": True, "unreachable": ["a"]})
     assert "its memory could not be read" in "\n".join(report["lines"])
-    assert report["cause"].startswith("out of reach: a")
+    assert report["cause"].startswith("network: out of reach: a")
 
 
-def test_the_memory_line_wins_over_louder_and_earlier_ones() -> None:
+def readings(*lines: str) -> dict[str, t.Any]:
+    """What rank_info returns for a host with one rank that ended."""
+    log = RankLog(40)
+    for line in lines:
+        log.feed(line)
+    rank = {"rank": 0, "container": "unimem-default-rank0", "status": "exited", "running": False, "exit_status": 1, "started": 0.0, "environment": {"A": "b"}}
+    return {"ranks": [{**rank, "log": log.told()}], "journal": {"found": [], "lines": ["1.5 host kernel: x"], "reason": None}, "invocation": "hunter2"}
+
+
+def test_a_failure_is_told_by_its_diagnosis_and_keeps_a_file_for_each_thing() -> None:
     nodes = {
-        "head": _report.node_report({"tp_launch_logs": ["2026-01-01T00:00:01Z NCCL error: unhandled"] * 200}),
-        "worker": _report.node_report({"tp_launch_logs": ["2026-01-01T00:00:05Z torch.AcceleratorError: CUDA error: out of memory"]}),
+        "head/../x": _report.node_report(host(tp_launch_readings=readings("2026-01-01T00:00:05Z [engine] torch.AcceleratorError: CUDA error: out of memory"))),
+        "b": _report.node_report({"deploy_failure": {"task": "Start", "message": "Another host failed."}}),
     }
     report = _report.deploy_report(nodes, {"failed": True})
-    assert report["cause"] == "memory: worker says: torch.AcceleratorError: CUDA error: out of memory"
-    assert report["data"]["class"] == "memory"
-
-
-def test_among_equals_the_earliest_line_is_the_cause() -> None:
-    nodes = {
-        "a": _report.node_report({"tp_launch_logs": ["2026-01-01T00:00:09Z Connection refused"]}),
-        "b": _report.node_report({"tp_launch_logs": ["2026-01-01T00:00:02Z Address already in use"]}),
+    assert report["cause"] == "memory: head/../x says: torch.AcceleratorError: CUDA error: out of memory"
+    assert report["data"]["class"] == "memory" and report["data"]["diagnosis"]["cause"] == "cuda_context"
+    files = report["files"]
+    assert set(files) == {
+        "00-cause.txt",
+        "report.json",
+        "report.html",
+        "head_.._x/memory-before.json",
+        "head_.._x/memory-at_launch.json",
+        "head_.._x/memory-after.json",
+        "head_.._x/unimem-default-rank0.log",
+        "head_.._x/unimem-default-rank0.json",
+        "head_.._x/journal.log",
     }
-    assert _report.classify(nodes) == {"class": "port", "node": "b", "line": "Address already in use"}
+    assert files["00-cause.txt"].startswith("FAILED: memory: ") and "remedy" in files["00-cause.txt"]
+    assert "CUDA error" in files["head_.._x/unimem-default-rank0.log"]
+    assert json.loads(files["report.json"])["class"] == "memory"
+    assert "hunter2" not in str(files)
+
+
+def test_the_names_of_files_stay_below_their_directory() -> None:
+    assert _report.file_name("../../etc/passwd") == "_.._etc_passwd"
+    assert [_report.file_name(name) for name in ("", "..", ".x", "a/b", "é")] == ["_", "_", "x", "a_b", "_"]
 
 
 def test_without_a_known_line_the_task_that_failed_is_the_cause() -> None:
-    nodes = {"a": _report.node_report({"deploy_failure": {"task": "Copy", "message": "no space left"}}), "b": _report.node_report({})}
-    assert _report.deploy_report(nodes, {"failed": True})["cause"] == "a: no space left (in the task 'Copy')"
+    nodes = {"a": _report.node_report({"deploy_failure": {"task": "Copy", "message": "it is odd"}}), "b": _report.node_report({})}
+    assert _report.deploy_report(nodes, {"failed": True})["cause"] == "unknown: a says: it is odd (in the task 'Copy')"
+
+
+def found_rank(number: int, launch: str = "L1", **more: t.Any) -> dict[str, t.Any]:
+    log = {"head": ["2026-01-01T00:00:00Z [rank] 2026-01-01T00:00:00Z rank 0 of 2 (head a), launch L1"], "tail": [], "found": []}
+    return {
+        "rank": number,
+        "container": f"unimem-default-rank{number}",
+        "status": "running",
+        "running": True,
+        "health": "healthy",
+        "launch_id": launch,
+        "log": log,
+        **more,
+    }
+
+
+ENDED: dict[str, t.Any] = {"status": "exited", "running": False, "exit_status": 70, "health": "unhealthy"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "answer", "state"),
+    [
+        (([found_rank(0)], [found_rank(1)]), {"text": "Paris"}, "answers"),
+        (([found_rank(0)], [found_rank(1)]), {"why": "timed out"}, "silent"),
+        (([found_rank(0, health="starting")], [found_rank(1, health="starting")]), {"why": "refused"}, "starting"),
+        (([found_rank(0)], []), {"text": "Paris"}, "incomplete"),
+        (([found_rank(0)], [found_rank(1, launch="L0")]), {"text": "Paris"}, "incomplete"),
+        (([found_rank(0)], [found_rank(1, **ENDED)]), {}, "incomplete"),
+        (([], []), {}, "absent"),
+    ],
+)
+def test_a_deployment_as_it_is_found(ranks: tuple[list[dict[str, t.Any]], ...], answer: dict[str, str], state: str) -> None:
+    nodes = {name: _report.node_report({"tp_launch_readings": {"ranks": found}}) for name, found in zip(("a", "b"), ranks)}
+    report = _report.diagnose_report(nodes, {"name": "default", "engine": "vllm_mp", "answer": answer})
+    assert report["state"] == state and _report.STATES[state] in report["lines"][0]
+    assert report["data"]["state"] == state and json.loads(report["files"]["report.json"])["state"] == state
+
+
+def test_a_node_that_cannot_be_asked_is_missing_from_the_group() -> None:
+    nodes = {"a": _report.node_report({"tp_launch_readings": {"ranks": [found_rank(0)]}}), "b": _report.node_report({})}
+    report = _report.diagnose_report(nodes, {"name": "default", "engine": "vllm_mp", "unreachable": ["b"], "answer": {"text": "x"}})
+    assert report["state"] == "incomplete" and report["data"]["class"] == "network" and "b" in report["cause"]
+
+
+def test_what_is_taken_full_or_down_is_said_of_each_node() -> None:
+    told = {
+        "engine": "no container engine answers",
+        "ports": {"8000": {"why": "Address already in use", "users": ["LISTEN on 0.0.0.0:8000: python3 (7)"]}, "1": {"why": None, "users": []}},
+        "disks": [{"path": "/data", "free": GIB, "total": 2 * GIB}],
+        "links": [{"name": "f0", "up": False, "carrier": False}, {"name": "f1", "up": True, "carrier": True}],
+    }
+    text = "\n".join(_report.diagnose_report({"a": _report.node_report({"tp_launch_readings": told})}, {"name": "x", "engine": "sglang"})["lines"])
+    for words in ("no container engine answers", "port 8000 is taken: LISTEN on 0.0.0.0:8000: python3 (7)", "/data has 1.0 GiB of 2.0 GiB left", "f0 is down"):
+        assert words in text
+    assert "f1" not in text and "port 1 " not in text
