@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shlex
@@ -84,6 +85,8 @@ def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_INJECT_FACT_VARS": "false",
+        # Of this lab alone: another one has hosts of the same addresses, and a shared connection would lead there.
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{tempfile.gettempdir()}/unimem-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}",
         **(extra or {}),
     }
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from harness import HOSTS, on_host, ranks, run_playbook, unit
@@ -25,15 +26,23 @@ def test_a_failed_launch_leaves_everything_as_it_was(undeployed: None, full_page
         assert ranks(host) == {}
     after = unit("spark-02", "vllm-embeddings.service")
     assert after["ActiveState"] == "active" and after["UnitFileState"] == before["UnitFileState"]
-    page = (tmp_path / "default-failed" / "00-cause.txt").read_text(encoding="utf-8")
-    assert "--no-such-option" in page
-    assert (tmp_path / "default-failed" / "spark-01.log").stat().st_size > 0
+    kept = tmp_path / "default-failed"
+    page = (kept / "00-cause.txt").read_text(encoding="utf-8")
+    assert page.startswith("FAILED: settings: ") and "--no-such-option" in page
+    assert json.loads((kept / "report.json").read_text(encoding="utf-8"))["class"] == "settings"
+    for host, rank in (("spark-01", 0), ("spark-02", 1)):
+        log = (kept / host / f"unimem-default-rank{rank}.log").read_text(encoding="utf-8")
+        assert "unrecognized arguments" in log
+        described = json.loads((kept / host / f"unimem-default-rank{rank}.json").read_text(encoding="utf-8"))
+        assert "--no-such-option" in described["steps"][-1]["argv"] and described["environment"]["UNIMEM_GROUP_TOKEN"] == "********"
+        assert (kept / host / "memory-at_launch.json").exists() and (kept / host / "memory-after.json").exists()
+    assert "<svg" in (kept / "report.html").read_text(encoding="utf-8")
     listing = on_host("spark-02", "docker", "inspect", "--format", "{{.State.Running}} {{.HostConfig.RestartPolicy.Name}}", "vllm_embeddings").stdout.split()
     assert listing == ["true", "unless-stopped"]
 
 
-def test_the_native_engine_deploys(undeployed: None) -> None:
-    run = run_playbook("playbooks/deploy_qwen.yml", extra=NATIVE)
+def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
+    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, "deploy_reports": str(tmp_path)})
     assert run.rc == 0, run.failures
     result = run.fact("tp_launch_result", "spark-01")
     assert result["engine"] == "vllm_mp"
@@ -41,6 +50,10 @@ def test_the_native_engine_deploys(undeployed: None) -> None:
     predicted = [entry["budget"]["kv_tokens"] for _host, _task, entry in run.results() if "budget" in entry][-1]
     assert result["kv_pool"]["tokens"] == predicted
     assert unit("spark-02", "vllm-embeddings.service")["ActiveState"] == "inactive"
+    page = (tmp_path / "default.html").read_text(encoding="utf-8")
+    for words in ("Memory of spark-01", "Memory of spark-02", "stop unit vllm-embeddings.service", "rank 1 started", "rank 0 loads", "as predicted"):
+        assert words in page
+    assert page.count("<polyline") >= 6
 
 
 def test_another_option_restarts_both_ranks_together(undeployed: None) -> None:
