@@ -38,6 +38,7 @@ class ActionModule(ActionBase):
                 "engine": {"type": "str", "required": True},
                 "timeout": {"type": "float", "default": 1800},
                 "interval": {"type": "float", "default": 3},
+                "lease": {"type": "dict", "default": {}},
                 "patience": {"type": "float", "default": 60},
             }
         )
@@ -46,6 +47,10 @@ class ActionModule(ActionBase):
         said = ""
         while True:
             try:
+                if wanted["lease"]:
+                    kept = self._renew(wanted, task_vars)
+                    if kept.get("failed"):
+                        return {**result, **kept}
                 told = self._execute_module(
                     module_name="unimem.dgx_spark.rank_info",
                     module_args={"deployment": wanted["deployment"], "log_lines": LINES, "around": False, "timeout": 30},
@@ -78,3 +83,13 @@ class ActionModule(ActionBase):
                     "seconds": round(waited, 1),
                 }
             time.sleep(wanted["interval"])
+
+    def _renew(self, wanted: dict[str, t.Any], task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        """Show the node that its run still lives; what the node says of it."""
+        arguments = {"owner": wanted["lease"].get("owner"), "ttl": wanted["lease"].get("ttl"), "deployment": wanted["deployment"]}
+        told: dict[str, t.Any] = self._execute_module(
+            module_name="unimem.dgx_spark.node_lease",
+            module_args={"state": "renewed", "launch_id": wanted["launch_id"], **arguments},
+            task_vars=task_vars,
+        )
+        return told

@@ -62,6 +62,12 @@ options:
       - Seconds between two looks.
     type: float
     default: 3
+  lease:
+    description:
+      - The lease that the play holds on the node with C(node_lease), renewed with each look, namely its C(owner) and C(ttl) (seconds). Empty
+        where there is none. That it is lost is a failure.
+    type: dict
+    default: {}
   patience:
     description:
       - Seconds during which the node may be out of reach. A rank does not end with the connection of who waits for it.

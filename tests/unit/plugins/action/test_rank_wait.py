@@ -22,6 +22,10 @@ def log(*lines: str) -> dict[str, t.Any]:
     return {"log": {"head": [f"2026-11-30T09:12:29Z [engine] {line}" for line in lines], "tail": [], "memory": []}}
 
 
+renewals: list[dict[str, t.Any]] = []
+kept: dict[str, t.Any] = {}
+
+
 def wait(answers: list[t.Any], monkeypatch: pytest.MonkeyPatch, **arguments: t.Any) -> tuple[dict[str, t.Any], list[str]]:
     """The action's result and what it printed, while rank_info answers so; each look takes a second of a clock of its own."""
     said: list[str] = []
@@ -37,6 +41,9 @@ def wait(answers: list[t.Any], monkeypatch: pytest.MonkeyPatch, **arguments: t.A
     queue = list(answers)
 
     def answer(**call: t.Any) -> dict[str, t.Any]:
+        if call["module_name"] == "unimem.dgx_spark.node_lease":
+            renewals.append(call["module_args"])
+            return kept
         assert call["module_name"] == "unimem.dgx_spark.rank_info" and call["module_args"]["around"] is False
         told = queue.pop(0) if len(queue) > 1 else queue[0]
         if isinstance(told, Exception):
@@ -81,6 +88,19 @@ def test_a_connection_that_stays_away_is_an_unreachable_host(monkeypatch: pytest
 def test_a_failed_look_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     result, _said = wait([{"failed": True, "msg": "no python"}], monkeypatch)
     assert result["failed"] and result["msg"] == "no python"
+
+
+def test_the_lease_is_renewed_with_each_look_and_its_loss_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = {"owner": {"id": "o"}, "ttl": 300}
+    renewals.clear()
+    kept.clear()
+    result, _said = wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, lease=lease)
+    assert result["ready"] and len(renewals) == 3
+    assert renewals[0] == {"state": "renewed", "owner": {"id": "o"}, "ttl": 300, "deployment": "default", "launch_id": "L1"}
+    kept.update({"failed": True, "msg": "the lease is lost"})
+    result, _said = wait([{"ranks": [RANK]}], monkeypatch, lease=lease)
+    kept.clear()
+    assert result["failed"] and result["msg"] == "the lease is lost"
 
 
 def test_an_engine_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
