@@ -64,7 +64,7 @@ options:
     default: 3
   lease:
     description:
-      - The lease that the play holds on the node with C(node_lease), renewed with each look, namely its C(owner) and C(ttl) (seconds). Empty
+      - The lease that the play holds on the node with M(unimem.dgx_spark.node_lease), renewed with each look, namely its C(owner) and C(ttl) (seconds). Empty
         where there is none. That it is lost is a failure.
     type: dict
     default: {}
@@ -75,6 +75,7 @@ options:
     default: 60
 seealso:
   - module: unimem.dgx_spark.rank_info
+  - module: unimem.dgx_spark.node_lease
 """
 
 EXAMPLES = r"""
