@@ -22,7 +22,8 @@ IMAGE = ROOT / "tests" / "lab" / "e2e" / "standin_image"
 CUDA = ROOT / "tests" / "lab" / "driver" / "gb10_cuda.py"
 NAME = "default"
 
-#: What differs from the lab's real engine. Little memory is asked for, so that nothing has to go, and the host's Python is the image's.
+#: What differs from the lab's real engine. Little memory is asked for, so that nothing has to go, and the host's Python is the image's;
+#: /usr can be written, since the driver's parts are put there.
 SETTINGS: dict[str, Any] = {
     "deploy_name": NAME,
     "image_build_image": "unimem-lab/standin",
@@ -30,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "tp_launch_engine": "vllm_mp",
     "tp_launch_kv_cache_memory": "512 MiB",
     "tp_launch_gpu_memory_utilization": 0.3,
-    "tp_launch_volumes": ["/usr:/usr:ro", "/usr/bin:/bin:ro", "/usr/lib:/lib:ro", "/usr/lib64:/lib64:ro", "/etc:/etc:ro"],
+    "tp_launch_volumes": ["/usr:/usr", "/usr/bin:/bin:ro", "/usr/lib:/lib:ro", "/usr/lib64:/lib64:ro"],
     "tp_launch_start_timeout": 90,
     "tp_launch_completion_timeout": 15,
 }
