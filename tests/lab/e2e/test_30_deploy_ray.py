@@ -41,17 +41,6 @@ def test_all_ranks_are_of_this_launch(deployed: Run) -> None:
         assert rank["status"] == "running"
 
 
-def test_only_the_endpoint_listens_beyond_the_fabric(deployed: Run) -> None:
-    for host, fabric in (("spark-01", "192.168.200.12"), ("spark-02", "192.168.200.13")):
-        listening = [line.split() for line in on_host(host, "ss", "--no-header", "--listening", "--tcp", "--numeric", "--processes").stdout.splitlines()]
-        # sshd and the seed's services belong to the host.
-        ours = {tuple(words[3].rsplit(":", 1)): words[-1] for words in listening if not any(name in words[-1] for name in ('"sshd"', '"vllm"', "llama"))}
-        open_to_all = {f"{address}:{port} {who}" for (address, port), who in ours.items() if not address.startswith(("127.", "[::1]", fabric))}
-        expected = {f"0.0.0.0:8000 {who}" for (address, port), who in ours.items() if (address, port) == ("0.0.0.0", "8000")}
-        assert open_to_all == expected, host
-        assert bool(expected) == (host == "spark-01")
-
-
 def test_the_budget_stopped_the_embeddings_service_and_nothing_else(deployed: Run) -> None:
     eviction = deployed.fact("service_eviction_result", "spark-02")
     assert {(action["layer"], action["target"]) for action in eviction["actions"]} <= {
