@@ -64,7 +64,8 @@ def holder() -> Iterator[int]:
             time.sleep(0.1)
         yield pid
     finally:
-        on_host(HOST, "systemctl", "stop", HOLDER)
+        # A test may have ended it: then its unit is gone.
+        on_host(HOST, "systemctl", "stop", HOLDER, check=False)
 
 
 def _held() -> dict[int, int]:
@@ -79,6 +80,10 @@ def _owners(facts: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {(process["owner"]["kind"], process["owner"]["name"]): process for process in facts["processes"]}
 
 
+def _without_state(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in process.items() if name != "state"} for process in processes]
+
+
 def test_nothing_is_wrong(host: TwoWays, holder: int) -> None:
     seen = host.look()
     held = _held()
@@ -87,7 +92,6 @@ def test_nothing_is_wrong(host: TwoWays, holder: int) -> None:
         assert one.facts["gpus"][0]["memory_total"] is None and "gpus.0.memory_total" in one.reasons
         assert {process["pid"]: process["memory"] for process in one.facts["processes"]} == held
         assert one.facts["process_memory"] == sum(held.values())
-        assert one.facts["unattributed"] < 200 * MIB
         owners = _owners(one.facts)
         assert set(owners) == {("container", "vllm_embeddings"), ("process", "llama-server"), ("unit", HOLDER)}
         assert owners["container", "vllm_embeddings"]["owner"]["unit"] == "vllm-embeddings.service"
@@ -123,7 +127,7 @@ def test_processes_that_the_driver_has_no_name_for(host: TwoWays, turn: Callable
     before = host.look()
     turn("unnamed=all")
     for one, earlier in zip(agree(host.look()), before.values(), strict=True):
-        assert one.facts["processes"] == earlier.facts["processes"]
+        assert _without_state(one.facts["processes"]) == _without_state(earlier.facts["processes"])
 
 
 def test_a_process_without_a_size_is_not_one_of_size_zero(host: TwoWays, turn: Callable[..., None], holder: int) -> None:
@@ -184,6 +188,7 @@ def test_a_display_server_is_protected_and_its_memory_counted_once(host: TwoWays
         on_host(HOST, "gb10-sim-ctl", "register", str(pid), "--kind", "G", "--bytes", "18MiB")
         on_host(HOST, "gb10-sim-ctl", "register", str(holder), "--kind", "C+G", "--bytes", "4MiB")
         for one in agree(host.look()):
+            assert "display server" in one.process(pid)["protected"] and one.process(holder)["protected"] is None
             assert one.process(pid)["kinds"] == ["graphics"] and one.process(pid)["memory"] == 18 * MIB
             assert one.process(holder)["kinds"] == ["compute", "graphics"] and one.process(holder)["memory"] == HELD + 4 * MIB
             assert one.facts["process_memory"] == sum(_held().values())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import HOSTS, ROOT, on_host, run_module, run_playbook
+from harness import HOSTS, ROOT, on_host, run_module, run_playbook, wait_until
 
 # Not yet part of `make test`: these have not been seen to pass on a quiet machine.
 pytestmark = pytest.mark.soak
@@ -21,7 +21,6 @@ PLAYBOOKS = "tests/lab/e2e/playbooks"
 #: What people put on command lines and into the environment of containers.
 SECRETS = ("hf_0123456789abcdefghij", "sk-9876543210abcdefghij", "correct-horse-battery", "staple-in-the-environment")
 PROGRAM = "import sys,time;sys.path.insert(0,'/usr/lib/gb10-sim');import gb10_cuda as c;c.create_context();print(1,flush=True);time.sleep(600)"
-IMAGE = "unimem-lab/vllm-embeddings:0.20.1"
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +29,15 @@ def careless() -> Iterator[None]:
     words = ["--token", SECRETS[0], f"--api-key={SECRETS[1]}", f"https://alice:{SECRETS[2]}@example.org/model"]
     on_host("spark-02", "systemd-run", "--quiet", "--unit=unimem-e2e-careless", f"--setenv=API_TOKEN={SECRETS[3]}", "python3", "-c", PROGRAM, *words)
     try:
+        wait_until("the process has its context", lambda: len(_holders()) == 3, 20, pause=0.2)
         yield
     finally:
         on_host("spark-02", "systemctl", "stop", "unimem-e2e-careless")
+
+
+def _holders() -> set[int]:
+    """The worker's processes that hold GPU memory, as the driver itself says."""
+    return {one["pid"] for one in json.loads(on_host("spark-02", "gb10-sim-ctl", "status", "--json").stdout)["allocations"]}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,7 @@ def test_a_recording_holds_no_secret(recorded: tuple[Path, dict[str, dict[str, A
     for host in HOSTS:
         text = (directory / host / "node.json").read_text(encoding="utf-8")
         assert not [secret for secret in SECRETS if secret in text]
-        assert "Env" not in text and "example.org" in text if host == "spark-02" else True
+    assert "example.org" in text, "the command line is there, its secrets are not"
     assert not [secret for secret in SECRETS if secret in json.dumps(live)]
 
 
