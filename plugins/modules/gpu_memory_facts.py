@@ -51,6 +51,9 @@ notes:
   - Nothing has to be installed on the node, and root is not needed. What an unprivileged user cannot see, such as the names of
     containers, is said in RV(ansible_facts.gpu_memory.sources.reasons).
   - Run it on the machine and not inside of a container. Without the PID namespace of the machine the driver lists no processes.
+  - In C(ansible_facts_modules) beside other modules it runs in the background, where ansible-core ends every module after five seconds unless
+    the play says C(gather_timeout). Give it a few seconds more than O(timeout), or set C(ansible_facts_parallel) to V(false). Otherwise a
+    driver that hangs, or a slow node, fails the gathering of facts.
   - Cached facts are old facts. A play that decides about memory should call this module itself, right before it decides.
 seealso:
   - module: unimem.dgx_spark.unified_mem_budget
@@ -82,10 +85,13 @@ EXAMPLES = r"""
     replay: "{{ playbook_dir }}/recorded/spark-01"
   delegate_to: localhost
 
-# Set this variable for a group of hosts, and gathering facts includes these facts:
-# ansible_facts_modules:
-#   - ansible.builtin.setup
-#   - unimem.dgx_spark.gpu_memory_facts
+# Gathering facts includes these facts where a play has these two. Without gather_timeout ansible-core ends each of several
+# facts modules after five seconds.
+# gather_timeout: 30
+# vars:
+#   ansible_facts_modules:
+#     - ansible.builtin.setup
+#     - unimem.dgx_spark.gpu_memory_facts
 """
 
 RETURN = r"""
