@@ -637,15 +637,6 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _c("disk_quota", "disk", "system", ROOT, "Disk quota exceeded", "A quota on {node} is used up ({disks})."),
     _c(
-        "read_only",
-        "disk",
-        "system",
-        ROOT,
-        "Read-only file system",
-        "A file system of {node} is read-only, mostly after an error of its disk: 'dmesg' there says more.",
-        r"(?:\[Errno 30\]|\(30\)|[a-z]:) ?Read-only file system",
-    ),
-    _c(
         "io_error",
         "disk",
         "kernel",
@@ -692,6 +683,15 @@ CAUSES: tuple[Cause, ...] = (
         "A device of tp_launch_devices (or /dev/infiniband) is not there on {node}.",
     ),
     _c("oci", "docker", "docker", ROOT, "OCI runtime create failed", "The container could not be made; the message says at what."),
+    _c(
+        "read_only",
+        "disk",
+        "system",
+        ROOT,
+        "Read-only file system",
+        "A file system of {node} is read-only, mostly after an error of its disk: 'dmesg' there says more.",
+        r"(?:\[Errno 30\]|\(30\)|[a-z]:) ?Read-only file system",
+    ),
     # --- network ----------------------------------------------------------------------------------------------------------
     _c(
         "loopback",

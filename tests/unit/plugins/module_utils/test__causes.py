@@ -176,6 +176,12 @@ LINES = [
     # docker
     ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?", "docker", "no_daemon"),
     ("Error connecting: Error while fetching server API version: ('Connection aborted.', FileNotFoundError(2, 'No such file'))", "docker", "no_daemon_api"),
+    (
+        "OCI runtime create failed: runc create failed: unable to start container process: error running hook: [Errno 30] Read-only file system: '/x'",
+        "docker",
+        "oci",
+    ),
+    ("OSError: [Errno 30] Read-only file system: '/data/x'", "disk", "read_only"),
     ('Conflict. The container name "/unimem-default-rank0" is already in use by container "4f1"', "docker", "name_conflict"),
     ("OCI runtime create failed: container_linux.go:380: error setting rlimits: error setting rlimit type 8: operation not permitted", "docker", "rlimit"),
     ('error gathering device information while adding custom device "/dev/infiniband": no such file or directory', "docker", "no_device"),
