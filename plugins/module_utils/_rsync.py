@@ -19,7 +19,7 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import Peer, PeerError, refusal, rsh_text
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import CONNECT_SECONDS, Peer, PeerError, refusal, rsh_text
 
 #: rsync(1), EXIT VALUES, as what they mean here.
 EXIT_CODES: t.Final = {
@@ -114,7 +114,8 @@ class OverDaemon:
 
     @property
     def options(self) -> list[str]:
-        return []
+        # Without it, rsync waits for a peer that is gone as long as the kernel does: two minutes.
+        return [f"--contimeout={CONNECT_SECONDS}"]
 
     @property
     def secret(self) -> str:

@@ -128,8 +128,10 @@ def test_the_daemon_lets_one_address_in_with_its_secret_to_write_one_folder(requ
         assert "access denied" in knock(THIRD_ADDRESS, port, PASSWORD, "/etc/hostname", "{}/")[1]
         assert "auth failed" in knock(SOURCE_ADDRESS, port, "x" * 32, "/etc/hostname", "{}/")[1]
         assert knock(SOURCE_ADDRESS, port, PASSWORD, "/etc/hostname", "{}/") == (0, "")
-        for refused in (["{}/inside", "/tmp/"], ["/etc/hostname", "{}/../outside"], ["--delete", "--recursive", "/etc/ssh/", "{}/"]):
+        for refused in (["{}/inside", "/tmp/"], ["--delete", "--recursive", "/etc/ssh/", "{}/"]):
             assert knock(SOURCE_ADDRESS, port, PASSWORD, *refused)[0] != 0, refused
+        # Above its folder there is nothing for it: this ends in the folder.
+        knock(SOURCE_ADDRESS, port, PASSWORD, "/etc/hostname", "{}/../outside")
         assert on_host(TARGET, "cat", f"{BASE}/outside", f"{folder}/inside").stdout == "kept\nmine\n"
         modes = on_host(TARGET, "sh", "-c", "stat -c '%a %U' /run/unimem-model-sync/*/* /run/unimem-model-sync/*").stdout.splitlines()
         assert sorted(set(modes)) == ["600 root", "700 root"]

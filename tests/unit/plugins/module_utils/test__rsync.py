@@ -75,6 +75,12 @@ def test_rsync_has_no_option_that_can_leave_a_wrong_file_behind(route: Route) ->
     assert argv[-2] == "/models/"
 
 
+def test_a_peer_that_is_gone_is_noticed_while_connecting() -> None:
+    assert "--contimeout=10" in rsync_argv(ROUTES[1], "/m", "/s", 60)
+    (shell,) = [word for word in rsync_argv(ROUTES[0], "/m", "/s", 60) if word.startswith("--rsh=")]
+    assert "ConnectTimeout=10" in shell and "ServerAliveInterval=15" in shell
+
+
 def test_destinations() -> None:
     assert ROUTES[0].destination("/s") == "192.168.100.11:/s/"
     assert ROUTES[1].destination("/s") == "rsync://copy-1@192.168.100.11:8730/model/"
