@@ -67,9 +67,9 @@ def documented(strangers: StandIns) -> Iterator[StandIns]:
 
 
 def names(strangers: StandIns) -> dict[str, str]:
-    """States of all but the transient unit, which is gone once it has been stopped."""
-    strangers.containers = [name for name in strangers.containers if name != "trial"]
-    return strangers.state("ollama.service", "vllm-embeddings.service")
+    """States of all but the transient unit and its container, which are gone once they have been stopped."""
+    found = strangers.state("ollama.service", "vllm-embeddings.service")
+    return {name: state for name, state in found.items() if name != "trial"}
 
 
 def test_examples_of_the_readme(documented: StandIns) -> None:
