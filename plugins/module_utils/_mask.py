@@ -48,6 +48,8 @@ _SECRET_WORDS = frozenset(
         "token",
     }
 )
+#: The same written as one word with another: PGPASSWORD, SSHPASS, AUTHTOKEN.
+_SECRET_ENDS = ("apikey", "pass", "passphrase", "passwd", "password", "secret", "token")
 #: ``key`` alone is no secret (``--key-file``, ``sort_key``); after one of these words it is.
 _KEY_OWNERS = frozenset(
     {
@@ -110,7 +112,10 @@ def is_secret_name(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name.lstrip("0123456789."))]
     if not words or (len(words) > 1 and words[-1] in _HARMLESS_LAST):
         return False
-    if any(word in _SECRET_WORDS for word in words):
+    if any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDS) for word in words):
+        return True
+    # OPENAI_KEY of an environment, and --key that says nothing more.
+    if words[-1] == "key" and (name.isupper() or name == "--key"):
         return True
     return any(word in ("key", "keys") and before in _KEY_OWNERS for before, word in zip(words, words[1:]))
 

@@ -192,6 +192,9 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
     group = dict(common.get("group") or {})
     unreachable = [str(name) for name in common.get("unreachable") or []]
     failed = bool(common.get("failed"))
+    if common.get("check"):
+        # Nothing was launched, so what is there now is what was there before, and nothing was measured.
+        nodes = {name: {**node, "moments": {moment: found for moment, found in node["moments"].items() if moment == "before"}} for name, node in nodes.items()}
     where = ", ".join(nodes)
     cause = ""
     diagnosis: dict[str, t.Any] | None = None

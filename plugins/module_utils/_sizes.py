@@ -43,6 +43,8 @@ _AMBIGUOUS: t.Final[dict[str, tuple[str, str]]] = {
 }
 # Bounded repeats: a size is never a long text, and int() of a very long one costs quadratic time.
 _TEXT: t.Final = re.compile(r"(?P<number>[0-9]{1,20}(?:\.[0-9]{1,9})?)[ \t]{0,4}(?P<unit>[A-Za-z]{0,8})")
+#: Bytes. Fewer, as text without a unit, are what Ansible leaves of `-e reserve=30 GiB`: it splits at the space and keeps the 30.
+_LEAST_TEXT: t.Final = 64 * KIB
 #: 2**60: more than any machine has; keeps sums far from surprising and outputs readable.
 MAX_SIZE: t.Final = 1 << 60
 
@@ -70,7 +72,13 @@ def parse_size(value: int | str, name: str = "size") -> int:
     if not unit:
         if "." in match["number"]:
             raise SizeError(f"{name} is {_shown(text)}: a size without a unit is a whole number of bytes; add a unit like 'GiB'.")
-        return _checked(int(match["number"]), name)
+        size = _checked(int(match["number"]), name)
+        if 0 < size < _LEAST_TEXT:
+            raise SizeError(
+                f"{name} is {_shown(text)}, which would be {size} bytes: add its unit, like '{size} GiB'. On a command line the unit is lost at the space: "
+                f"write {name}={size}GiB."
+            )
+        return size
     folded = unit.lower()
     if folded in _AMBIGUOUS:
         binary, decimal = _AMBIGUOUS[folded]

@@ -131,6 +131,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
+    if not 1 <= params["probe_port"] <= 65535:
+        module.fail_json(msg=f"probe_port is {params['probe_port']}; a port is a number from 1 to 65535")
     result = {}
     try:
         result["fabric"] = read_interfaces(LiveWorld(), os.environ.get("SSH_CONNECTION", ""), params["timeout"])

@@ -47,6 +47,8 @@ def test_parse(text: int | str, size: int) -> None:
         ("10 Gbit", "unit 'Gbit' is unknown"),
         ("", "not a size"),
         ("GiB", "not a size"),
+        ("30", "add its unit, like '30 GiB'"),
+        ("65535", "the unit is lost at the space"),
         ("-1 GiB", "not a size"),
         (-1, "negative"),
         ("1,5 GiB", "not a size"),
