@@ -67,7 +67,8 @@ def open_private_directory(path: str, create: bool = False) -> int:
         if state.st_uid != os.geteuid():
             raise PathError(f"{walked} belongs to uid {state.st_uid}, not to uid {os.geteuid()}")
         if state.st_mode & _OTHERS:
-            raise PathError(f"{walked} is open to others (mode {stat.S_IMODE(state.st_mode):04o}); it must be 0700 and its own: choose a directory made with 'install -d -m 0700', not one that others use")
+            mode = f"{stat.S_IMODE(state.st_mode):04o}"
+            raise PathError(f"{walked} is open to others (mode {mode}) and must be 0700: give a directory of its own, made with 'install -d -m 0700'")
     except BaseException:
         os.close(current)
         raise

@@ -61,7 +61,13 @@ def test_what_is_no_secret_stays(argv: list[str]) -> None:
     assert mask_argv(argv) == argv
 
 
-@pytest.mark.parametrize("name", ["--api-key", "HF_TOKEN", "apiKey", "OPENAI_API_KEY", "db_password", "--private-key", "clientSecret", "PGPASSWORD", "SSHPASS", "AUTHTOKEN", "OPENAI_KEY", "--key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("--api-key", "HF_TOKEN", "apiKey", "OPENAI_API_KEY", "db_password", "--private-key", "clientSecret"),
+        *("PGPASSWORD", "SSHPASS", "AUTHTOKEN", "OPENAI_KEY", "--key"),
+    ],
+)
 def test_secret_names(name: str) -> None:
     assert is_secret_name(name)
 

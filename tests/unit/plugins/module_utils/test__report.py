@@ -111,6 +111,14 @@ def test_a_deployment_is_told_whole() -> None:
     assert report["cause"] == "" and report["data"]["failed"] is False
 
 
+def test_what_was_only_looked_at_is_not_said_to_have_been_measured() -> None:
+    report = _report.deploy_report({"spark-01": _report.node_report(host())}, {**COMMON, "check": True, "result": {}})
+    text = "\n".join(report["lines"])
+    assert "m with vllm_mp on spark-01: looked at, nothing changed" in text
+    assert "predicted: a rank needs 5.0 GiB" in text
+    assert "measured" not in text and "after" not in text
+
+
 def test_nothing_but_what_is_reported_on_is_taken_over() -> None:
     assert "hunter2" not in str(_report.deploy_report({"a": _report.node_report(host())}, COMMON))
 
