@@ -150,7 +150,7 @@ async def _rsync(copy: Copy, stream: Stream) -> tuple[int, str]:
             os.close(descriptor)
     names = b"".join(name.encode("utf-8", "surrogateescape") + b"\0" for name in stream.names)
     try:
-        _fed, _read, said = await asyncio.gather(_feed(process, names), _follow(process, stream), _listen(process))
+        _fed, _read, said = await asyncio.gather(_feed(process.stdin, names), _follow(process.stdout, stream), _listen(process.stderr))
         return await process.wait(), said
     finally:
         if process.returncode is None:
@@ -159,19 +159,19 @@ async def _rsync(copy: Copy, stream: Stream) -> tuple[int, str]:
             await process.wait()
 
 
-async def _feed(process: asyncio.subprocess.Process, names: bytes) -> None:
-    assert process.stdin is not None
+async def _feed(to: asyncio.StreamWriter | None, names: bytes) -> None:
+    if to is None:
+        return
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(names)
-        await process.stdin.drain()
-    process.stdin.close()
+        to.write(names)
+        await to.drain()
+    to.close()
 
 
-async def _follow(process: asyncio.subprocess.Process, stream: Stream) -> None:
+async def _follow(output: asyncio.StreamReader | None, stream: Stream) -> None:
     """Note how far rsync says it is."""
-    assert process.stdout is not None
     rest = ""
-    while chunk := await process.stdout.read(65536):
+    while output is not None and (chunk := await output.read(65536)):
         text = rest + chunk.decode("utf-8", "replace")
         sent = sent_bytes(text)
         if sent is not None:
@@ -180,10 +180,9 @@ async def _follow(process: asyncio.subprocess.Process, stream: Stream) -> None:
         rest = text[-64:]
 
 
-async def _listen(process: asyncio.subprocess.Process) -> str:
-    assert process.stderr is not None
+async def _listen(errors: asyncio.StreamReader | None) -> str:
     said = b""
-    while chunk := await process.stderr.read(65536):
+    while errors is not None and (chunk := await errors.read(65536)):
         said += chunk[: max(0, _MAX_SAID - len(said))]
     return said.decode("utf-8", "replace")
 

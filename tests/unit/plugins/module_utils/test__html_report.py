@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import typing as t
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 

@@ -133,6 +133,13 @@ def test_a_pattern_is_linear(pattern: re.Pattern[t.Any]) -> None:
         _linear(lambda given: pattern.sub(b"" if as_bytes else "", given.encode() if as_bytes else given), what, text)
 
 
+def _feed(text: str) -> object:
+    log = RankLog(40)
+    for process in ("rank", "engine"):
+        log.feed(f"2026-11-30T09:12:29.5Z [{process}] " + text.replace("\n", " "))
+    return log.told()
+
+
 READERS: dict[str, Callable[[str], object]] = {
     "mask_command": mask_command,
     "mask_argv": lambda text: mask_argv(["curl", "--api-key", text, text]),
@@ -152,16 +159,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "driver_pools": driver_pools,
     "kernel_module_version": kernel_module_version,
     "find": find,
-    "RankLog": lambda text: _feed(text),
+    "RankLog": _feed,
     "parse_response": lambda text: parse_response(text.encode()),
 }
-
-
-def _feed(text: str) -> object:
-    log = RankLog(40)
-    for process in ("rank", "engine"):
-        log.feed(f"2026-11-30T09:12:29.5Z [{process}] " + text.replace("\n", " "))
-    return log.told()
 
 
 @pytest.mark.parametrize("reader", READERS)
