@@ -24,7 +24,7 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._progress import Board, Share
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._copy_progress import Board, Share
 
 display = Display()
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._diagnosis import diagnose, page
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._html_report import measured, render
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._progress import stage
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._load_progress import stage
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import is_rank_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import words as verdict_words

@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._progress import stage
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._load_progress import stage
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import parse_stamp
 
 

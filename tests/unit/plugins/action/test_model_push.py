@@ -11,7 +11,7 @@ from ansible.errors import AnsibleConnectionFailure
 
 from ansible_collections.unimem.dgx_spark.plugins.action import model_push
 from ansible_collections.unimem.dgx_spark.plugins.action.model_push import ActionModule, home_relative, share_from
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._progress import Share
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._copy_progress import Share
 
 JOB = {"ansible_job_id": "j1.2", "results_file": "/root/.ansible_async/j1.2", "started": 1}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._progress import STALE, Board, Share, duration, line
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._copy_progress import STALE, Board, Share, duration, line
 
 GIB = 1 << 30
 
