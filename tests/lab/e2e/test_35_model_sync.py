@@ -17,6 +17,9 @@ import pytest
 from harness import HOSTS, Run, meminfo, on_host, run_module
 from models import BASE, SOURCE, TARGET, Model, fresh, has_new, listing, python, resident
 
+# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
+pytestmark = pytest.mark.soak
+
 SOURCE_ADDRESS, TARGET_ADDRESS, THIRD_ADDRESS = "192.168.200.12", "192.168.200.13", "192.168.200.99"
 FABRIC_INTERFACE = "enp1s0f0np0"
 

@@ -18,6 +18,9 @@ import pytest
 from harness import HOSTS, ROOT, Run, on_host, run_playbook
 from models import python
 
+# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
+pytestmark = pytest.mark.soak
+
 NAME = "unimem-e2e/layers"
 SOURCE, TARGET = "spark-01", "spark-02"
 LAYER = 30_000_000
