@@ -58,7 +58,7 @@ def test_bad_figures_are_ignored(value: t.Any) -> None:
 
 
 def test_sizes_may_be_text() -> None:
-    pool, codes, _assumptions = read({"class": "unified", "memory": {"total": "119.7 GiB", "free": "3.3 GB", "available": "1000"}})
+    pool, codes, _assumptions = read({"class": "unified", "memory": {"total": "119.7 GiB", "free": "3.3 GB", "available": "1000 B"}})
     assert (pool.total, pool.free_now, pool.available) == (int(119.7 * 2**30), 1000, 1000)
     assert not codes
     assert memory_of({"memory": {"total": "1 KiB"}}, "total") == 1024
