@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: diagnose_report
 short_description: Say how a deployment is found and what is wrong with it
-version_added: "0.2.0"
+version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:

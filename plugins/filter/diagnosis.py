@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: diagnosis
 short_description: Name the earliest cause of a failure over all nodes
-version_added: "0.2.0"
+version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:

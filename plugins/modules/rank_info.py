@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: rank_info
 short_description: Read what the ranks of a deployment say and why they ended
-version_added: "0.2.0"
+version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:

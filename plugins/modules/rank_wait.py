@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: rank_wait
 short_description: Wait until a rank is ready or has ended and say how far it is
-version_added: "0.2.0"
+version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:
