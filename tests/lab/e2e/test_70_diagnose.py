@@ -14,6 +14,9 @@ import pytest
 from harness import HOSTS, ROOT, Run, on_host, run_playbook, state_of
 from standin import launched
 
+# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
+pytestmark = pytest.mark.soak
+
 
 def diagnose(directory: Path, **extra: Any) -> tuple[Run, dict[str, Any]]:
     """The run, and the report that it wrote."""

@@ -17,6 +17,9 @@ import pytest
 from harness import HOSTS, meminfo, on_host, ranks, run_playbook, unit
 from standin import LARGE, NAME, Failed, deploy, deploy_failing, embeddings_answer, kill, left_behind, meanwhile, rank_says, settings, until
 
+# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
+pytestmark = pytest.mark.soak
+
 soak = pytest.mark.soak
 
 #: Seconds within which everything is as before, counted from the end of the play.
