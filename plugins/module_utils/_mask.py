@@ -23,7 +23,6 @@ MAX_LENGTH = 16384
 #: Words that make the name of an option or variable secret. ``tokens`` and ``tokenizer`` are other words than ``token``.
 _SECRET_WORDS = frozenset(
     {
-        "apikey",
         "accesskey",
         "auth",
         "authkey",
@@ -33,22 +32,16 @@ _SECRET_WORDS = frozenset(
         "credential",
         "credentials",
         "jwt",
-        "pass",
-        "passphrase",
-        "passwd",
-        "password",
         "pat",
         "privatekey",
         "psk",
         "pw",
         "pwd",
-        "secret",
         "secretkey",
         "secrets",
-        "token",
     }
 )
-#: The same written as one word with another: PGPASSWORD, SSHPASS, AUTHTOKEN.
+#: Alone, or written as one word with another: PGPASSWORD, SSHPASS, AUTHTOKEN.
 _SECRET_ENDS = ("apikey", "pass", "passphrase", "passwd", "password", "secret", "token")
 #: ``key`` alone is no secret (``--key-file``, ``sort_key``); after one of these words it is.
 _KEY_OWNERS = frozenset(

@@ -19,23 +19,12 @@ extends_documentation_fragment:
   - unimem.dgx_spark._attributes
   - unimem.dgx_spark._attributes.flow
   - unimem.dgx_spark._attributes.actiongroup_gpu
+  - unimem.dgx_spark._attributes.info_module
 attributes:
   action:
     support: full
   async:
     support: none
-  check_mode:
-    support: full
-    details:
-      - This action does not modify state.
-  diff_mode:
-    support: N/A
-    details:
-      - This action does not modify state.
-  idempotent:
-    support: full
-    details:
-      - This action does not modify state.
 options:
   deployment:
     description:
