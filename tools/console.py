@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +100,8 @@ def summary(outcomes: Sequence[Outcome]) -> int:
 
 def main(work: Callable[[], int]) -> None:
     """Entry point of every tool: a ToolError becomes one line on stderr and status 2."""
+    # Asked to end, a tool ends what it started, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = work()
     except ToolError as exc:

@@ -98,11 +98,23 @@ def _stamp(kind: Kind, python: Path) -> str:
     return digest.hexdigest()
 
 
-def _make_venv(version: str, python: Path, path: Path) -> None:
-    """Make an empty venv; Debian keeps pip's wheel for it in a package of its own."""
+def _need_venv(version: str, python: Path) -> None:
+    """Debian keeps pip's wheel for virtual environments in a package of its own."""
     probe = subprocess.run([str(python), "-I", "-c", "import ensurepip, venv"], check=False, capture_output=True)
     if probe.returncode != 0:
         system_packages.ensure([f"python{version}-venv"], f"virtual environments of Python {version}")
+
+
+def install_prerequisites() -> None:
+    """What apt has to install for any of the environments, at once: while something else may be using apt, ensure() then does not."""
+    for name in KINDS:
+        found = available(name)
+        if found is not None:
+            _need_venv(*found)
+
+
+def _make_venv(version: str, python: Path, path: Path) -> None:
+    _need_venv(version, python)
     need([python, "-m", "venv", "--clear", path])
 
 

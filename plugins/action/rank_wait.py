@@ -13,8 +13,8 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import PlanError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._load_progress import look
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import PlanError
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._load_progress import look
 
 display = Display()
 

@@ -56,7 +56,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._fan_out import FanOutError, rounds
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._fan_out import FanOutError, rounds
 
 
 def copy_rounds(lacking: Any, holders: Any) -> list[list[dict[str, str]]]:

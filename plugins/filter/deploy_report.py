@@ -55,7 +55,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _report
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _report
 
 
 def deploy_report(nodes: Any, common: Any) -> dict[str, Any]:

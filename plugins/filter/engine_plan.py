@@ -76,8 +76,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import PlanError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import engine_plan as plan_of
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import PlanError
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import engine_plan as plan_of
 
 
 def engine_plan(settings: Any, nodes: Any, container: Any = None) -> dict[str, Any]:

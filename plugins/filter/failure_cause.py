@@ -43,7 +43,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _diagnosis
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _diagnosis
 
 
 def failure_cause(lines: Any) -> str:

@@ -54,8 +54,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import PlanError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import kv_pool as pool_of
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import PlanError
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import kv_pool as pool_of
 
 
 def kv_pool(text: Any, engine: Any, context_length: Any = None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _report
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _report
 
 
 def node_report(host: Any) -> dict[str, Any]:

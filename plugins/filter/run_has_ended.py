@@ -55,7 +55,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._run_owner import has_ended
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._run_owner import has_ended
 
 
 def run_has_ended(owner: Any) -> bool:

@@ -49,7 +49,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _report
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _report
 
 
 def without_ranks(facts: Any, deployment: Any = "default") -> dict[str, Any]:

@@ -48,7 +48,7 @@ from typing import Any
 
 from ansible.plugins.lookup import LookupBase
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._run_owner import run_owner
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._run_owner import run_owner
 
 
 class LookupModule(LookupBase):

@@ -47,7 +47,7 @@ from typing import Any
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tree_hash import TreeHashError, tree_hash
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._tree_hash import TreeHashError, tree_hash
 
 
 class LookupModule(LookupBase):

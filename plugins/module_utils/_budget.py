@@ -95,8 +95,20 @@ class _Budget:
         self.verdict = self._verdict(self.terms, self.need, self.outside)
         return Outlook(self.verdict, self.need)
 
+    def _doubtful_options(self) -> None:
+        """What was asked for and cannot count."""
+        request = self.request
+        other = "gpu_memory_utilization" if self.sglang else "mem_fraction_static"
+        if getattr(request, other) is not None:
+            own = "mem_fraction_static" if self.sglang else "gpu_memory_utilization"
+            self.problems.add("option_of_another_engine", f"{other} is not an option of {request.engine} and was not counted; its own is {own}.")
+        if request.engine_version and self.version.number is None:
+            text = f"engine_version {self.version.text} is no release whose rules are known (a container's date, a development version)"
+            self.problems.add("engine_version_unknown", f"{text}; those of the newest known release were taken.")
+
     def result(self) -> dict[str, t.Any]:
         request = self.request
+        self._doubtful_options()
         self.decide()
         terms, need, outside, verdict = self.terms, self.need, self.outside, self.verdict
         freed = sum(owner.memory for owner in self.stop)

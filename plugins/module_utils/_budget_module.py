@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._budget import Request, compute
@@ -28,6 +29,8 @@ _LIMITS: t.Final = {
     "max_num_batched_tokens": (1, MAX_CONTEXT),
     "speculative_tokens": (0, 256),
 }
+#: A release, a development version or a container's date version; not C(latest).
+_VERSION: t.Final = re.compile(r"v?[0-9]{1,4}\.[0-9]{1,4}")
 _FRACTIONS: t.Final = ("gpu_memory_utilization", "mem_fraction_static")
 
 
@@ -76,6 +79,9 @@ def build_request(params: t.Mapping[str, t.Any], problems: Problems) -> Request:
         value = params[name]
         if value is not None and not (math.isfinite(value) and 0 < value <= 1):
             raise ValueError(f"{name} is {value}; it must be more than 0 and at most 1.")
+    version = params["engine_version"]
+    if version and not _VERSION.match(version.strip()):
+        raise ValueError(f"engine_version is {version[:80]!r}; give the engine's own version, such as 0.32.0, or leave it out where it is not known.")
     request = Request(
         config=params["config"],
         weight_bytes=_size(params, "weight_bytes"),

@@ -71,6 +71,7 @@ options:
   engine_version:
     description:
       - Its version, such as V(0.32.0). Decides which start-up checks and log lines are simulated.
+      - Where it is not given, or no release (a container's date such as V(26.04)), the rules of the newest known release are taken.
       - A local version of V(+cpu) (V(0.32.0+cpu)) means the CPU build of vLLM, which has no CUDA context and other block sizes.
     type: str
   node_role:
@@ -104,10 +105,12 @@ options:
     description:
       - Share of the whole memory that vLLM claims. If not set, one is recommended and simulated.
       - vLLM fills its share with KV cache, so the need is then this share and what is taken beside it.
+      - Not for O(engine=sglang), which has O(mem_fraction_static).
     type: float
   mem_fraction_static:
     description:
       - Share of the free memory that SGLang uses for weights and pools. If not set, one is recommended and simulated.
+      - For O(engine=sglang) only; vLLM has O(gpu_memory_utilization).
     type: float
   kv_cache_memory:
     description:

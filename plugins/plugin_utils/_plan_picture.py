@@ -16,10 +16,10 @@ import html
 import typing as t
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._report import holders
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import words
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._bars import Bar, PlottingMissing, draw
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._pool_bars import KINDS, TERM_KINDS, plan_bar, pool_bar
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._report import holders
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._text import printable, size
 
 _STYLE: t.Final = """

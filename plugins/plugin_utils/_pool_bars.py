@@ -39,7 +39,7 @@ def pool_bar(group: str, label: str, memory: Mapping[str, t.Any], holders: Seque
     """The pool as it was measured.
 
     :param memory: ``memory`` of gpu_memory_facts.
-    :param holders: who holds memory at the driver, as ``holders`` of module_utils/_report returns them.
+    :param holders: who holds memory at the driver, as ``holders`` of _report returns them.
     :param stopped: names of the holders that would be stopped.
     """
     whole, free = _figure(memory, "total"), _figure(memory, "cuda_free", "free")

@@ -26,6 +26,8 @@ def parser() -> argparse.ArgumentParser:
     start = commands.add_parser("up", help="bring the lab up, or see that it is up and well")
     start.add_argument("--fresh", action="store_true", help="throw the hosts' disks away first")
     start.add_argument("--without", action="append", default=[], metavar="LAYER", help="leave a layer out (repeatable)")
+    early = commands.add_parser("prepare", help="install and build what up would, and start nothing; up is quick then")
+    early.add_argument("--without", action="append", default=[], metavar="LAYER", help="leave a layer out (repeatable)")
     stop = commands.add_parser("down", help="take the lab down and see that nothing is left of it")
     stop.add_argument("--wipe", action="store_true", help="throw the hosts' disks away as well (keys and the cache stay)")
     commands.add_parser("status", help="say how the hosts are; 0 when both are well")
@@ -78,6 +80,15 @@ def command_up(paths: Paths, options: argparse.Namespace) -> int:
             disk.wipe(paths)
         up.up(paths, say, frozenset(options.without))
     say(f"up in {time.monotonic() - begin:.0f} s; 'ansible-playbook -i inventory/lab.yml' works now, and so does 'ssh -F {paths.ssh_config} spark-01'")
+    return 0
+
+
+def command_prepare(paths: Paths, options: argparse.Namespace) -> int:
+    need_root()
+    begin = time.monotonic()
+    with lock.held(plan.LOCK, "prepare"):
+        up.prepare(paths, say, frozenset(options.without))
+    say(f"all that the hosts are made of is in {paths.cache} after {time.monotonic() - begin:.0f} s")
     return 0
 
 
@@ -140,6 +151,7 @@ def command_seed(paths: Paths, _options: argparse.Namespace) -> int:
 
 COMMANDS = {
     "up": command_up,
+    "prepare": command_prepare,
     "down": command_down,
     "status": command_status,
     "ssh": command_ssh,

@@ -58,10 +58,7 @@ def up(paths: Paths, say: Say, without: frozenset[str] = frozenset()) -> None:
     try:
         root, built = _prepare(paths, groups, found, wanted, say)
     except BaseException:
-        groups.kill(cgroups.BUILDS)
-        mounts.unmount_below([paths.cache])
-        if not standing:
-            groups.remove()
+        _end_builds(paths, groups, keep_groups=bool(standing))
         raise
     try:
         _clean(paths, groups, say)
@@ -69,6 +66,25 @@ def up(paths: Paths, say: Say, without: frozenset[str] = frozenset()) -> None:
     except BaseException:
         _abandon(paths, groups, say)
         raise
+
+
+def prepare(paths: Paths, say: Say, without: frozenset[str] = frozenset()) -> None:
+    """Fill the cache with all that the hosts are made of, and start none of them. Hosts that are up are left alone."""
+    groups = cgroups.find()
+    standing = teardown.exists(groups)
+    found = layers.find(SOURCE, without)
+    try:
+        _prepare(paths, groups, found, layers.keys(found, rootfs.key()), say, start=False)
+    finally:
+        _end_builds(paths, groups, keep_groups=standing)
+
+
+def _end_builds(paths: Paths, groups: cgroups.Groups, keep_groups: bool) -> None:
+    """Nothing that builds goes on, and nothing of it stays mounted."""
+    groups.kill(cgroups.BUILDS)
+    mounts.unmount_below([paths.cache])
+    if not keep_groups:
+        groups.remove()
 
 
 def _standing(paths: Paths, groups: cgroups.Groups, say: Say) -> dict[str, str] | None:
@@ -120,13 +136,13 @@ def _clean(paths: Paths, groups: cgroups.Groups, say: Say) -> None:
 
 
 def _prepare(
-    paths: Paths, groups: cgroups.Groups, found: list[layers.Layer], wanted: dict[str, str], say: Say
+    paths: Paths, groups: cgroups.Groups, found: list[layers.Layer], wanted: dict[str, str], say: Say, start: bool = True
 ) -> tuple[Path, dict[str, tuple[layers.Layer, Path]]]:
     """Say what will be done, see that it can be, install and build."""
     missing = packages.missing_programs()
     missing += [name for name in packages.missing_packages([name for layer in found for name in layer.packages]) if name not in missing]
     to_build = [layer for layer in found if not layers.output(paths.cache, layer, wanted[layer.name]).is_dir()]
-    _announce(paths, missing, to_build, say)
+    _announce(paths, missing, to_build, say, start)
     problems = preflight.judge(preflight.look(paths, groups, building=bool(to_build) or not rootfs.directory(paths.cache).is_dir()))
     if problems:
         raise CannotRunHere("\nlab: ".join(str(problem) for problem in problems))
@@ -151,7 +167,7 @@ def _start(paths: Paths, groups: cgroups.Groups, root: Path, built: dict[str, tu
         say(str(report))
 
 
-def _announce(paths: Paths, missing: list[str], to_build: list[layers.Layer], say: Say) -> None:
+def _announce(paths: Paths, missing: list[str], to_build: list[layers.Layer], say: Say, start: bool) -> None:
     """Say what will be installed and made, before anything is."""
     if missing:
         say(f"will install on this machine, starting no service: {' '.join(missing)}")
@@ -160,6 +176,8 @@ def _announce(paths: Paths, missing: list[str], to_build: list[layers.Layer], sa
         say(f"will make the hosts' root file system in {root} (Debian {rootfs.SUITE}, about 0.7 GB, some minutes)")
     for layer in to_build:
         say(f"will build the layer {layer.name} into {paths.cache / 'layers'}")
+    if not start:
+        return
     hosts = ", ".join(f"{host.name} ({' '.join(host.addresses)})" for host in plan.HOSTS)
     say(f"will start {hosts}: {plan.POOL / plan.GIB:.0f} GiB of memory each, disks and keys in {paths.state}")
     say(

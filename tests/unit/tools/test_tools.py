@@ -177,3 +177,59 @@ def test_missing_packages_without_root_are_a_sentence_with_the_command(monkeypat
     system_packages.ensure(["git"], "make test")
     with pytest.raises(ToolError, match="apt-get install python3.11-venv"):
         system_packages.ensure(["git", "python3.11-venv"], "virtual environments")
+
+
+def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> environments.Environment:
+    """An environment in which the lab's program is this text."""
+    monkeypatch.setenv(lab.SWITCH, "on")
+    for name, value in (("ROOT", tmp_path), ("BUILD", tmp_path), ("PROGRAM", tmp_path / "lab.py"), ("PREPARED", tmp_path / "lab-prepare.log")):
+        monkeypatch.setattr(lab, name, value)
+    (tmp_path / "lab.py").write_text(text)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    return environments.Environment(environments.KINDS["dev"], "3.11", tmp_path)
+
+
+def test_what_was_prepared_beside_the_other_steps_is_printed_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = _program(tmp_path, monkeypatch, "import sys; print('lab:', *sys.argv[1:]); sys.exit('too little room')")
+    with lab.preparation(environment) as process:
+        assert process is not None
+        process.wait()
+        assert "lab: prepare\n" not in capfd.readouterr().out
+        assert lab.prepared(process) == 1
+        said = capfd.readouterr().out
+        assert "lab: prepare\n" in said and "too little room" in said
+
+
+def test_nothing_is_prepared_any_more_when_the_other_steps_are_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = _program(tmp_path, monkeypatch, "import time; time.sleep(600)")
+    with pytest.raises(KeyboardInterrupt), lab.preparation(environment) as process:
+        assert process is not None
+        raise KeyboardInterrupt
+    assert process.poll() is not None
+
+
+def test_without_the_lab_nothing_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = _program(tmp_path, monkeypatch, "")
+    monkeypatch.setenv(lab.SWITCH, "off")
+    with lab.preparation(environment) as process:
+        assert process is None
+
+
+def test_a_tool_that_is_asked_to_end_cleans_up(tmp_path: Path) -> None:
+    text = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from tools.console import main
+def work():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:
+        print("cleaned up", flush=True)
+main(work)
+"""
+    done = subprocess.run([sys.executable, "-c", text, str(ROOT)], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "cleaned up\n")

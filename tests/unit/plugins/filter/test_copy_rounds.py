@@ -9,7 +9,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.unimem.dgx_spark.plugins.filter.copy_rounds import FilterModule
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._fan_out import FanOutError, rounds
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._fan_out import FanOutError, rounds
 
 
 @pytest.mark.parametrize("count", range(1, 40))

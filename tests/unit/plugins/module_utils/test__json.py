@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _containers, _docker, _journal, _recording
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._engines import sglang
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._fabric import FabricError, read_interfaces
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._recording import ReplayWorld, WorldError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import _dependencies
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld, Response, RunResult
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines import sglang
 
 DEEP = "[" * 200_000
 DEEP_OBJECT = '{"a":' * 200_000

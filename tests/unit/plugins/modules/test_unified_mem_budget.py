@@ -88,6 +88,18 @@ def test_sizes_may_be_text_or_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"engine": "vllm_mp", "mem_fraction_static": 0.8}, "option_of_another_engine"),
+        ({"engine": "sglang", "gpu_memory_utilization": 0.8}, "option_of_another_engine"),
+        ({"engine_version": "26.04"}, "engine_version_unknown"),
+    ],
+)
+def test_what_cannot_count_is_said(params: dict[str, t.Any], code: str) -> None:
+    assert code in codes(run(fail=False, **params)) - codes(run(fail=False))
+
+
+@pytest.mark.parametrize(
     ("params", "says"),
     [
         ({"weight_bytes": "118G"}, "GiB (1024s) or GB (1000s)"),
@@ -106,6 +118,8 @@ def test_sizes_may_be_text_or_numbers() -> None:
         ({"mem_fraction_static": float("nan")}, "mem_fraction_static"),
         ({"stoppable": ["vllm"]}, "selector 'vllm' does not begin with a known kind"),
         ({"model": "/nonexistent/model"}, "is not a directory"),
+        ({"engine_version": "latest"}, "engine_version is 'latest'; give the engine's own version"),
+        ({"engine_version": "abc"}, "or leave it out"),
     ],
 )
 def test_bad_options_are_sentences(params: dict[str, t.Any], says: str) -> None:

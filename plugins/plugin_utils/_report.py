@@ -17,12 +17,12 @@ import re
 import typing as t
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._diagnosis import diagnose, page
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._html_report import measured, render
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._load_progress import stage
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import is_rank_of
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import words as verdict_words
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._diagnosis import diagnose, page
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._html_report import measured, render
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._load_progress import stage
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._text import size, table
 
 #: What rank_info returned for a host, as it is taken over.
 READINGS = ("ranks", "engine", "journal", "docker", "links", "disks", "ports", "clock")
@@ -58,8 +58,8 @@ def holders(facts: Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
         if kind == "process":
             name = f"{process.get('name')} ({process.get('pid')})"
         entry = owners.setdefault((kind, name), {"kind": kind, "name": name, "memory": 0})
-        size = process.get("memory")
-        entry["memory"] = None if size is None or entry["memory"] is None else entry["memory"] + int(size)
+        held = process.get("memory")
+        entry["memory"] = None if held is None or entry["memory"] is None else entry["memory"] + int(held)
     return sorted(owners.values(), key=lambda entry: -(entry["memory"] or 0))
 
 
@@ -90,18 +90,6 @@ def node_report(host: Mapping[str, t.Any]) -> dict[str, t.Any]:
     }
 
 
-def _size(value: t.Any) -> str:
-    return "unknown" if value is None else format_size(int(value))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as what is in them: the first to the left, the figures to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows
-    ]
-
-
 def _pool_lines(node: Mapping[str, t.Any]) -> list[str]:
     """The pool before the run, at the launch and after it, and who held what."""
     moments = {name: node["moments"][name] for name in ("before", "at_launch", "after") if name in node["moments"]}
@@ -109,9 +97,9 @@ def _pool_lines(node: Mapping[str, t.Any]) -> list[str]:
         return ["  its memory could not be read"]
     titles = {"before": "before", "at_launch": "at the launch", "after": "after"}
     figures = (("free", "free"), ("page cache", "page_cache"), ("a new CUDA process can get", "allocatable"))
-    rows = [["pool of " + _size(next(iter(moments.values()))["memory"].get("total")), *(titles[name] for name in moments)]]
+    rows = [["pool of " + size(next(iter(moments.values()))["memory"].get("total")), *(titles[name] for name in moments)]]
     for title, key in figures:
-        rows.append(["  " + title, *(_size(moment["memory"].get(key)) for moment in moments.values())])
+        rows.append(["  " + title, *(size(moment["memory"].get(key)) for moment in moments.values())])
     names: list[tuple[str, str]] = []
     for moment in moments.values():
         names += [(entry["kind"], entry["name"]) for entry in moment["holders"] if (entry["kind"], entry["name"]) not in names]
@@ -119,20 +107,20 @@ def _pool_lines(node: Mapping[str, t.Any]) -> list[str]:
         cells = []
         for moment in moments.values():
             found = [entry for entry in moment["holders"] if (entry["kind"], entry["name"]) == (kind, name)]
-            cells.append(_size(found[0]["memory"]) if found else "-")
+            cells.append(size(found[0]["memory"]) if found else "-")
         rows.append([f"  held by {kind} {name}", *cells])
-    return ["  " + line for line in _table(rows)]
+    return ["  " + line for line in table(rows)]
 
 
 def _budget_lines(node: Mapping[str, t.Any]) -> list[str]:
     budget = node["budget"]
     if not budget:
         return []
-    lines = [f"  predicted: a rank needs {_size(budget.get('need'))}, {verdict_words(budget.get('verdict'))}"]
+    lines = [f"  predicted: a rank needs {size(budget.get('need'))}, {verdict_words(budget.get('verdict'))}"]
     pair = measured(node)
     if pair is not None:
         taken, took = pair
-        lines.append(f"  measured:  it took {_size(took)}; predicted {_size(taken)} ({100.0 * (taken - took) / took:+.1f} %)")
+        lines.append(f"  measured:  it took {size(took)}; predicted {size(taken)} ({100.0 * (taken - took) / took:+.1f} %)")
     return lines
 
 
@@ -309,7 +297,7 @@ def diagnose_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[st
         for port, found in sorted((node.get("ports") or {}).items()):
             if found.get("why"):
                 lines.append(f"  port {port} is taken: {'; '.join(found.get('users') or []) or found['why']}")
-        lines += [f"  {disk['path']} has {_size(disk['free'])} of {_size(disk['total'])} left" for disk in node.get("disks") or []]
+        lines += [f"  {disk['path']} has {size(disk['free'])} of {size(disk['total'])} left" for disk in node.get("disks") or []]
         lines += [f"  {link['name']} is down" for link in node.get("links") or [] if not (link.get("up") and link.get("carrier"))]
     data = {
         "deployment": common.get("name"),

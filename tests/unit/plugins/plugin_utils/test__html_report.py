@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _html_report, _plot, _timeline
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._plot import Flag, Line
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._timeline import Mark, Sample
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _html_report, _plot, _timeline
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._plot import Flag, Line
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._timeline import Mark, Sample
 
 GIB = 1024**3
 EVIL = "</script><script>alert(1)</script>\"'&<b>"

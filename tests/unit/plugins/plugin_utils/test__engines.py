@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._engines import _vllm, sglang, vllm_mp, vllm_ray
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._engines._base import (
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines import _vllm, sglang, vllm_mp, vllm_ray
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import (
     Node,
     Settings,
     common_environment,

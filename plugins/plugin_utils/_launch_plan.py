@@ -21,10 +21,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import _engines
-from ._engines._base import Engine, Node, PlanError, Settings
-from ._ranks import container_name
-from ._sizes import SizeError, parse_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _engines
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import Engine, Node, PlanError, Settings
 
 __all__ = ["PlanError", "engine_names", "engine_plan", "find_engine", "kv_pool", "model_mount", "model_name"]
 

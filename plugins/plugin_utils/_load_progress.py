@@ -12,8 +12,8 @@ import re
 import typing as t
 from collections.abc import Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import find_engine
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import find_engine
 
 #: What rank_supervisor.py says before an engine does.
 _SUPERVISOR = (

@@ -13,9 +13,10 @@ import html
 import typing as t
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._plot import Flag, Line, bars, duration, plot
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB, MIB, format_size
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._timeline import Mark, Sample, marks, samples, steps
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB, MIB
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._plot import Flag, Line, bars, duration, plot
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._text import size
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._timeline import Mark, Sample, marks, samples, steps
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c1c1e; --soft: #6b6b70; --rule: #d9d9de; --card: #f5f5f7; --bad: #b3261e; --good: #1b6e3c;
@@ -43,10 +44,6 @@ _FLAGS = ("stop", "start", "ready", "end")
 
 def _e(value: t.Any) -> str:
     return html.escape(str(value))
-
-
-def _size(value: t.Any) -> str:
-    return "unknown" if value is None else format_size(int(value))
 
 
 def _at(time: float | None) -> str:
@@ -82,9 +79,9 @@ def _summary(nodes: Mapping[str, Mapping[str, t.Any]], failed: bool) -> str:
         stopped = [str(action.get("target")) for action in node.get("actions") or [] if action.get("layer") != "cache"]
         after = ((node.get("moments") or {}).get("after") or {}).get("memory") or {}
         error = f"{100.0 * (pair[0] - pair[1]) / pair[1]:+.1f} %" if pair else "-"
-        cells = [name, str(budget.get("verdict") or "-"), _size(budget.get("need")), _size(budget.get("have"))]
-        cells += [_size(pair[0]) if pair else "-", _size(pair[1]) if pair else "-", error]
-        rows.append([*cells, _size(after.get("available")), ", ".join(stopped) or "-"])
+        cells = [name, str(budget.get("verdict") or "-"), size(budget.get("need")), size(budget.get("have"))]
+        cells += [size(pair[0]) if pair else "-", size(pair[1]) if pair else "-", error]
+        rows.append([*cells, size(after.get("available")), ", ".join(stopped) or "-"])
     head = ["node", "verdict", "needs", "could get", "predicted to take", "took", "error", "available now", "stopped"]
     return _table(head, rows, text=(1, 8))
 
@@ -95,7 +92,7 @@ def _terms(nodes: Mapping[str, Mapping[str, t.Any]]) -> str:
         names += [name for name in (node.get("budget") or {}).get("terms") or {} if name not in names]
     if not names:
         return ""
-    rows = [[name.replace("_", " "), *(_size(((node.get("budget") or {}).get("terms") or {}).get(name)) for node in nodes.values())] for name in names]
+    rows = [[name.replace("_", " "), *(size(((node.get("budget") or {}).get("terms") or {}).get(name)) for node in nodes.values())] for name in names]
     return "<h2>What the prediction is made of</h2>" + _table(["term", *nodes], rows)
 
 
@@ -110,7 +107,7 @@ def _unit(found: Sequence[Sample]) -> tuple[str, int]:
 
 
 def _memory(name: str, node: Mapping[str, t.Any], found: Sequence[Sample], noted: Sequence[Mark], span: tuple[float, float]) -> str:
-    unit, size = _unit(found)
+    unit, scale = _unit(found)
     moments = node.get("moments") or {}
     totals = [(moment.get("memory") or {}).get("total") for moment in moments.values()]
     highest = max([float(total) for total in totals if total] or [float(max((sample.available for sample in found), default=1))])
@@ -123,13 +120,13 @@ def _memory(name: str, node: Mapping[str, t.Any], found: Sequence[Sample], noted
     taken = (node.get("budget") or {}).get("will_take")
     begin = (node.get("times") or {}).get("at_launch")
     if taken is not None and launch.get("available") is not None and begin is not None:
-        rest = max(0.0, (int(launch["available"]) - int(taken)) / size)
+        rest = max(0.0, (int(launch["available"]) - int(taken)) / scale)
         predicted: list[tuple[float, float | None]] = [(float(begin), rest), (span[1], rest)]
         lines.append(Line("predicted", f"available, as predicted: {rest:.1f} {unit}", predicted))
     shown = [mark for mark in noted if mark.kind in _FLAGS]
     flags = [Flag(mark.time, mark.kind, str(number), mark.text) for number, mark in enumerate(shown, 1)]
     numbers = {mark: str(number) for number, mark in enumerate(shown, 1)}
-    drawing = plot(f"Memory of {name}", lines, flags, unit, highest / size, span)
+    drawing = plot(f"Memory of {name}", lines, flags, unit, highest / scale, span)
     rows = [[numbers.get(mark, ""), f"+{duration(max(0.0, mark.time - span[0]))}", mark.text[:300]] for mark in noted]
     legend = "".join(
         f'<span class="key {style}"></span>{words}'

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._json import parse_json
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
+
 from ._base import PROGRAMS, Node, Settings, common_environment, local_address, option, service, url_host
 
 NAMES = ("sglang",)

@@ -10,10 +10,10 @@ import typing as t
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _diagnosis
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import find
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._diagnosis import diagnose
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import RankLog
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _diagnosis
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._diagnosis import diagnose
 
 GIB = 1024**3
 START = 1796029920.0  # 2026-11-30T09:12:00Z

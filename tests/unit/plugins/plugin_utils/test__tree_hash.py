@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tree_hash import TreeHashError, tree_hash
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._tree_hash import TreeHashError, tree_hash
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import typing as t
 import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import make_owner
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._run_owner import has_ended, run_owner
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._run_owner import has_ended, run_owner
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import (
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name, group_state, rank_list
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import (
     PlanError,
     engine_names,
     engine_plan,
@@ -21,7 +22,6 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan impo
     model_mount,
     model_name,
 )
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name, group_state, rank_list
 
 SNAPSHOT = "/home/spark/.cache/huggingface/hub/models--Qwen--Qwen3.5-122B-A10B-FP8/snapshots/0123abc"
 KEY = "s3cret-key-of-the-api"

@@ -10,8 +10,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _report
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import RankLog
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _report
 
 GIB = 1024**3
 

@@ -10,8 +10,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._launch_plan import engine_names
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._load_progress import look, stage
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import engine_names
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._load_progress import look, stage
 
 T = "2026-11-30T09:12:29.123456789Z "
 RANK = T + "[rank] 2026-11-30T09:12:29Z "

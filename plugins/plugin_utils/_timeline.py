@@ -14,8 +14,8 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._load_progress import stage
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import parse_stamp
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._load_progress import stage
 
 
 class Sample(t.NamedTuple):
