@@ -29,6 +29,8 @@ from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base im
 __all__ = ["PlanError", "engine_names", "engine_plan", "find_engine", "kv_pool", "model_mount", "model_name"]
 
 KV_CACHE_DTYPES = ("auto", "bf16", "bfloat16", "fp16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+#: What the ranks recognise each other by (rank_supervisor.py).
+GROUP_TOKEN = "UNIMEM_GROUP_TOKEN"
 READY_FILE = "/tmp/unimem/ready"  # inside the container
 _DEPLOYMENT = r"[a-z0-9][a-z0-9_.-]{0,40}"
 
@@ -243,7 +245,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         language_model_only=bool(reader.flag("language_model_only", False)),
         eager=bool(reader.flag("eager", False)),
         extra_args=reader.words("extra_args"),
-        env=reader.variables("env", (engine.API_KEY, "UNIMEM_LAUNCH_ID", "UNIMEM_GROUP_TOKEN")),
+        env=reader.variables("env", (engine.API_KEY, *engine.GROUP_SECRETS, "UNIMEM_LAUNCH_ID", GROUP_TOKEN)),
         ray_object_store_memory=reader.size("ray_object_store_memory", 1024**3, 80 * 1024**2) or 1024**3,
         start_timeout=reader.integer("start_timeout", 1800, 1),
         join_timeout=reader.integer("join_timeout", 300, 1),
@@ -319,9 +321,10 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
 
     ``settings``: the role's variables without their prefix. ``nodes``: the head first; for each its name and what
     ``fabric_of`` returned for it. ``container``: whatever else makes the containers what they are (image, limits, programs), for the hash.
-    Returns ``engine``, ``world``, ``spec``, ``served_model_name``, ``model_mount``, ``endpoint``, ``local_url``, ``api_key_variable``,
-    ``pool_path``, and ``ranks``: for each node's name ``rank``, ``role``, ``container``, ``environment``, ``devices``,
-    ``ports`` and ``file`` (what the rank's program reads). The API key's value is in none of them.
+    Returns ``engine``, ``deployment``, ``world``, ``spec``, ``served_model_name``, ``model_path``, ``model_mount``, ``endpoint``, ``local_url``,
+    ``api_key_variable``, ``group_secret_variables``, ``pool_path``, ``shm_bytes``, ``stop_timeout``, and ``ranks``: for each node's name
+    ``rank``, ``role``, ``container``, ``address``, ``environment``, ``devices``, ``ports`` and ``file`` (what the rank's program reads).
+    The values of the API key and of the group's secret are in none of them.
     Raises PlanError with all that is wrong with the settings.
     """
     if not nodes:
@@ -355,7 +358,7 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
                 "start_timeout": wanted.start_timeout,
                 "join_timeout": wanted.join_timeout,
                 "grace": wanted.stop_grace,
-                "secrets": [engine.API_KEY],
+                "secrets": [engine.API_KEY, *engine.GROUP_SECRETS],
             },
         }
     local = engine.ready_url(wanted).rsplit("/", 1)[0]
@@ -379,6 +382,7 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "model_mount": model_mount(wanted.model_path),
         "endpoint": endpoint,
         "local_url": local,
+        "group_secret_variables": [GROUP_TOKEN, *engine.GROUP_SECRETS],
         "api_key_variable": engine.API_KEY if wanted.has_api_key else None,
         "pool_path": engine.pool_path(),
         "shm_bytes": wanted.shm_size,

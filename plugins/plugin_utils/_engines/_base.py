@@ -10,6 +10,7 @@ An engine is one file in this directory whose name does not begin with an unders
 
 * ``NAMES``: its names, the first one the name it is known by everywhere;
 * ``API_KEY``: the environment variable its processes take the API key from;
+* ``GROUP_SECRETS``: environment variables of its processes that get a secret which all ranks of the launch share, and nobody else;
 * ``STRUCTURAL``: options that the group's shape decides, so that a user's extra arguments may not repeat them;
 * ``check(settings, nodes)``: sentences about settings that this engine cannot serve;
 * ``steps(settings, nodes, node)``: the rank's processes in their order, for rank_supervisor.py;
@@ -98,6 +99,7 @@ class Engine(Protocol):
 
     NAMES: tuple[str, ...]
     API_KEY: str
+    GROUP_SECRETS: tuple[str, ...]
     STRUCTURAL: tuple[str, ...]
     STAGES: tuple[tuple[str, str], ...]
 

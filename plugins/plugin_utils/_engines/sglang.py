@@ -17,6 +17,7 @@ from ._base import PROGRAMS, Node, Settings, common_environment, local_address, 
 
 NAMES = ("sglang",)
 API_KEY = "UNIMEM_API_KEY"  # SGLang has no variable of its own for it; run_module.py hands it over
+GROUP_SECRETS: tuple[str, ...] = ()
 STRUCTURAL = (
     "--api-key",
     "--admin-api-key",

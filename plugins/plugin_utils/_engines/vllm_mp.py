@@ -16,6 +16,7 @@ from ._base import Node, Settings, service
 
 NAMES = ("vllm_mp", "vllm")
 API_KEY = _vllm.API_KEY
+GROUP_SECRETS: tuple[str, ...] = ()
 STRUCTURAL = _vllm.STRUCTURAL
 STAGES = _vllm.STAGES
 check = _vllm.check

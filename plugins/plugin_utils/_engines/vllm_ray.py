@@ -16,6 +16,8 @@ from ._base import PROGRAMS, Node, Settings, gate, open_port, service, url_host
 
 NAMES = ("vllm_ray",)
 API_KEY = _vllm.API_KEY
+#: Ray's servers listen on every address of a node, and whoever they serve may run code there. Since 2.52 they can ask for a token.
+GROUP_SECRETS = ("RAY_AUTH_TOKEN",)
 STRUCTURAL = _vllm.STRUCTURAL
 STAGES = _vllm.STAGES
 check = _vllm.check
@@ -59,7 +61,8 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
 
 def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """Ray's monitor kills a rank at 95 % of the node's memory, which is the steady state here; it must be off on every node."""
-    return {**_vllm.environment(nodes, node), "RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    own = {"RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+    return {**_vllm.environment(nodes, node), **own}
 
 
 def ports(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[int, str]:

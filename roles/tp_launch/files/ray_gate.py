@@ -12,6 +12,7 @@ of each node, then the nodes' addresses. Needs the image's own Ray; the time lim
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 import typing as t
@@ -23,13 +24,21 @@ def missing(nodes: t.Iterable[t.Mapping[str, t.Any]], gpus: float, wanted: t.Col
     return [address for address in wanted if alive.get(address, -1.0) < gpus], sorted(set(alive) - set(wanted))
 
 
+def has_token_authentication(version: str) -> bool:
+    """Whether this Ray can ask for the token that RAY_AUTH_TOKEN has."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is None or (int(match[1]), int(match[2])) >= (2, 52)
+
+
 def main(argv: t.Sequence[str]) -> int:
     """Connect, look until it is so."""
     import ray
 
-    address, gpus, wanted = argv[1], float(argv[2]), list(argv[3:])
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     log = logging.getLogger("ray_gate")
+    if not has_token_authentication(ray.__version__):
+        log.warning("Ray %s cannot ask for a token (2.52 and later can): whoever reaches its ports on any network can run code here", ray.__version__)
+    address, gpus, wanted = argv[1], float(argv[2]), list(argv[3:])
     ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False)
     said = None
     while True:

@@ -58,6 +58,20 @@ def test_the_engine_says_what_was_predicted(deployed: Run) -> None:
     assert pool["tokens"] == predicted
 
 
+def test_ray_serves_nobody_without_the_launchs_token(deployed: Run) -> None:
+    """Its servers listen on every address of the node, the management network's too."""
+    text = "import ray; ray.init(address='192.168.200.12:6379'); print(len(ray.nodes()))"
+
+    def ask(*variables: str) -> subprocess.CompletedProcess[str]:
+        environment = [word for variable in variables for word in ("--env", variable)]
+        return on_host("spark-01", "docker", "exec", *environment, "unimem-default-rank0", "python3", "-c", text, check=False)
+
+    for other in (("RAY_AUTH_MODE=disabled", "RAY_AUTH_TOKEN="), ("RAY_AUTH_TOKEN=another",)):
+        stranger = ask(*other)
+        assert stranger.returncode != 0 and "uth" in stranger.stdout + stranger.stderr, stranger.stdout + stranger.stderr
+    assert ask().stdout.split()[-1:] == ["2"]
+
+
 def test_a_second_run_changes_nothing_and_restarts_nothing(deployed: Run) -> None:
     running = {host: ranks(host) for host in HOSTS}
     again = run_playbook("playbooks/deploy_qwen.yml")

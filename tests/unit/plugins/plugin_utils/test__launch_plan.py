@@ -307,9 +307,22 @@ def test_the_key_is_nowhere_in_the_plan(engine: str, variable: str) -> None:
     result = plan(engine=engine, api_key=KEY)
     assert KEY not in json.dumps(result)
     assert result["api_key_variable"] == variable
-    assert all(entry["file"]["secrets"] == [variable] for entry in result["ranks"].values())
+    assert all(entry["file"]["secrets"][0] == variable for entry in result["ranks"].values())
     assert plan(engine=engine)["api_key_variable"] is None
     assert plan(engine=engine, api_key="")["api_key_variable"] is None
+
+
+@pytest.mark.parametrize(("engine", "variables"), [("vllm_ray", ["RAY_AUTH_TOKEN"]), ("vllm_mp", []), ("sglang", [])])
+def test_what_gets_the_groups_secret_is_masked_and_nobody_elses(engine: str, variables: list[str]) -> None:
+    result = plan(engine=engine)
+    assert result["group_secret_variables"] == ["UNIMEM_GROUP_TOKEN", *variables]
+    assert all(entry["file"]["secrets"][1:] == variables for entry in result["ranks"].values())
+    for variable in result["group_secret_variables"]:
+        assert f"env has {variable}" in refused(engine=engine, env={variable: "x"})
+
+
+def test_ray_asks_for_a_token_on_every_node() -> None:
+    assert all(entry["environment"]["RAY_AUTH_MODE"] == "token" for entry in plan(engine="vllm_ray")["ranks"].values())
 
 
 def test_another_key_is_another_group() -> None:
