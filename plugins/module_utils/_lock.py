@@ -31,11 +31,12 @@ def lock_directory() -> str:
 
 
 class LockError(Exception):
-    """The lock was not taken. ``holder`` tells who has it, as far as that process said."""
+    """The lock was not taken. ``holder`` tells who has it, as far as that process said; ``denied`` a lack of permission from anything else."""
 
-    def __init__(self, message: str, holder: dict[str, t.Any] | None = None) -> None:
+    def __init__(self, message: str, holder: dict[str, t.Any] | None = None, denied: bool = False) -> None:
         super().__init__(message)
         self.holder = holder or {}
+        self.denied = denied
 
 
 class NodeLock:
@@ -61,7 +62,7 @@ class NodeLock:
             finally:
                 os.close(parent)
         except PathError as exc:
-            raise LockError(f"the lock {self.path} cannot be used: {exc}") from exc
+            raise LockError(f"the lock {self.path} cannot be used: {exc}", denied=exc.denied) from exc
         deadline = time.monotonic() + self._wait
         while True:
             try:

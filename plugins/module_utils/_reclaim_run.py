@@ -54,7 +54,8 @@ def run(node: Node, params: t.Mapping[str, t.Any], check: bool, locks: str) -> t
             return _finish(_act(node, params, wishes, options, journal), journal)
     except (JournalError, LockError) as exc:
         memory = dict(node.gather().get("memory") or {})
-        return _finish(Outcome(verdict="not_permitted", message=f"{exc}; nothing was touched", before=memory, after=memory), journal)
+        advice = ". It takes root (become: true), or a session of that user and a journal in a directory of its own" if exc.denied else ""
+        return _finish(Outcome(verdict="not_permitted", message=f"{exc}; nothing was touched{advice}", before=memory, after=memory), journal)
 
 
 def _act(node: Node, params: t.Mapping[str, t.Any], wishes: Wishes, options: Options, journal: Journal) -> Outcome:

@@ -10,8 +10,10 @@ import typing as t
 
 import pytest
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
@@ -599,6 +601,18 @@ def test_damaged_journal_stops_nothing(tmp_path):
     log = list(node.log)
     result = go(node, tmp_path, stop=stop)
     assert result["verdict"] == "not_permitted" and "damaged" in result["msg"] and node.log == log
+
+
+def test_who_lacks_the_right_is_told_to_become_root(tmp_path, monkeypatch):
+    def denied(path, create=False):
+        raise PathError(f"{path} cannot be made: Permission denied", denied=True)
+
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    monkeypatch.setattr(_lock, "open_private_directory", denied)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and "Permission denied; nothing was touched. It takes root (become: true)" in result["msg"]
+    assert node.log == []
 
 
 def test_journal_that_cannot_be_written_stops_nothing(tmp_path):
