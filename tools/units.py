@@ -15,6 +15,8 @@ from tools.environments import TARGETS, Environment
 from tools.places import BUILD, ROOT
 
 MODULE_TESTS = ("tests/unit/plugins/module_utils", "tests/unit/plugins/modules")
+#: One process a processor: none of these tests needs anything that another one uses.
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "auto")
 #: Run on both cores' Pythons only: how the cost of a pattern grows is the same on all, and looking takes a minute each time.
 SAME_ON_ALL = "tests/unit/plugins/module_utils/test_patterns_are_linear.py"
 #: What is different where the plotting library is installed.
@@ -23,13 +25,13 @@ PICTURE_TESTS = ("tests/unit/plugins/plugin_utils", "tests/unit/playbooks")
 
 def units(environment: Environment, extra: list[str]) -> int:
     """All unit tests, from this environment."""
-    return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit", *extra], environment.env(), ROOT)
+    return call([environment.python, *PYTEST, "tests/unit", *extra], environment.env(), ROOT)
 
 
 def picture_units(environment: Environment, extra: list[str]) -> int:
     """The tests of what is drawn, where a missing library is a failure and not a skip."""
     variables = {**environment.env(), "UNIMEM_PLOTTING": "required"}
-    return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PICTURE_TESTS, *extra], variables, ROOT)
+    return call([environment.python, *PYTEST, *PICTURE_TESTS, *extra], variables, ROOT)
 
 
 def _core_for_targets(core: Environment) -> Path:
@@ -49,7 +51,7 @@ def target_units(core: Environment, environment: Environment, extra: list[str]) 
     variables = environment.env()
     variables["PYTHONPATH"] = os.pathsep.join([str(_core_for_targets(core)), variables["PYTHONPATH"]])
     present = [name for name in MODULE_TESTS if any((ROOT / name).glob("test_*.py"))]
-    return call([environment.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--ignore={SAME_ON_ALL}", *present, *extra], variables, ROOT)
+    return call([environment.python, *PYTEST, f"--ignore={SAME_ON_ALL}", *present, *extra], variables, ROOT)
 
 
 def steps(extra: list[str]) -> list[Outcome]:
