@@ -29,8 +29,16 @@ def in_turns(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dic
     return seen
 
 
-def seconds(environment: Environment, argv: Sequence[str | Path], variables: Mapping[str, str] | None = None) -> float:
-    """A command of the environment (its name, or a path), start to end. ToolError when it fails: a failure is quick, and no measurement."""
+def seconds(
+    environment: Environment,
+    argv: Sequence[str | Path],
+    variables: Mapping[str, str] | None = None,
+    keep: Callable[[subprocess.CompletedProcess[str]], object] | None = None,
+) -> float:
+    """A command of the environment (its name, or a path), start to end. ToolError when it fails: a failure is quick, and no measurement.
+
+    ``keep`` is given what it printed.
+    """
     words = [str(environment.tool(str(argv[0]))) if "/" not in str(argv[0]) else str(argv[0]), *(str(word) for word in argv[1:])]
     start = time.monotonic()
     done = subprocess.run(
@@ -39,6 +47,8 @@ def seconds(environment: Environment, argv: Sequence[str | Path], variables: Map
     took = time.monotonic() - start
     if done.returncode != 0:
         raise ToolError(f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
+    if keep is not None:
+        keep(done)
     return took
 
 

@@ -77,11 +77,12 @@ def _summary(nodes: Mapping[str, Mapping[str, t.Any]], failed: bool) -> str:
         budget = node.get("budget") or {}
         pair = None if failed else measured(node)
         stopped = [str(action.get("target")) for action in node.get("actions") or [] if action.get("layer") != "cache"]
-        after = ((node.get("moments") or {}).get("after") or {}).get("memory") or {}
+        moments = node.get("moments") or {}
+        now = (moments.get("after") or moments.get("before") or {}).get("memory") or {}
         error = f"{100.0 * (pair[0] - pair[1]) / pair[1]:+.1f} %" if pair else "-"
         cells = [name, str(budget.get("verdict") or "-"), size(budget.get("need")), size(budget.get("have"))]
         cells += [size(pair[0]) if pair else "-", size(pair[1]) if pair else "-", error]
-        rows.append([*cells, size(after.get("available")), ", ".join(stopped) or "-"])
+        rows.append([*cells, size(now.get("available")), ", ".join(stopped) or "-"])
     head = ["node", "verdict", "needs", "could get", "predicted to take", "took", "error", "available now", "stopped"]
     return _table(head, rows, text=(1, 8))
 

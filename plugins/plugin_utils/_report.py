@@ -11,7 +11,6 @@ Everything comes from facts and results that the play holds already: nothing is 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import typing as t
@@ -34,11 +33,12 @@ def without_ranks(facts: Mapping[str, t.Any], deployment: str) -> dict[str, t.An
     What the driver says that they hold is given back to the pool. What their processes hold beside that (a serving process, Ray) is
     not known to the facts, so the result is on the safe side.
     """
-    result = copy.deepcopy(dict(facts))
+    # Not a deep copy: what a template hands over is slow to copy, and only the two parts that change are made anew.
+    result = dict(facts)
     processes = result.get("processes") or []
     held = sum(int(process.get("memory") or 0) for process in processes if is_rank_of(process, deployment))
     result["processes"] = [process for process in processes if not is_rank_of(process, deployment)]
-    memory = result.get("memory") or {}
+    memory = result["memory"] = dict(result.get("memory") or {})
     total = memory.get("total")
     for figure in ("free", "available", "cuda_free", "allocatable"):
         if memory.get(figure) is not None:
@@ -95,7 +95,7 @@ def _pool_lines(node: Mapping[str, t.Any]) -> list[str]:
     moments = {name: node["moments"][name] for name in ("before", "at_launch", "after") if name in node["moments"]}
     if not moments:
         return ["  its memory could not be read"]
-    titles = {"before": "before", "at_launch": "at the launch", "after": "after"}
+    titles = {"before": "before" if len(moments) > 1 else "now", "at_launch": "at the launch", "after": "after"}
     figures = (("free", "free"), ("page cache", "page_cache"), ("a new CUDA process can get", "allocatable"))
     rows = [["pool of " + size(next(iter(moments.values()))["memory"].get("total")), *(titles[name] for name in moments)]]
     for title, key in figures:
@@ -180,7 +180,7 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
     group = dict(common.get("group") or {})
     unreachable = [str(name) for name in common.get("unreachable") or []]
     failed = bool(common.get("failed"))
-    if common.get("check"):
+    if common.get("check") or (group.get("answers") and not failed):
         # Nothing was launched, so what is there now is what was there before, and nothing was measured.
         nodes = {name: {**node, "moments": {moment: found for moment, found in node["moments"].items() if moment == "before"}} for name, node in nodes.items()}
     where = ", ".join(nodes)
