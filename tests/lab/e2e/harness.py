@@ -257,6 +257,11 @@ def on_host(host: str, *argv: str, check: bool = True, timeout: float = 120) -> 
     return done
 
 
+def empty_page_cache(host: str) -> None:
+    """The lab comes up with a full page cache on the worker, in which no context can be made."""
+    on_host(host, "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
+
+
 def containers(host: str, everything: bool = True) -> dict[str, dict[str, Any]]:
     """The containers of a host by name: id, state, start time, restart policy and labels."""
     names = on_host(host, "docker", "ps", "--no-trunc", "--format", "{{.Names}}", *(["--all"] if everything else [])).stdout.split()

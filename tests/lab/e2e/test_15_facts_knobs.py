@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import GIB, on_host
+from harness import GIB, empty_page_cache, on_host
 from two_ways import PYNVML, SMI, TwoWays, agree
 
 # Not yet part of `make test`: these have not been seen to pass on a quiet machine.
@@ -55,11 +55,11 @@ def _main_pid(unit: str) -> int:
 @pytest.fixture
 def holder() -> Iterator[int]:
     """A unit whose process holds 96 MiB, and has a secret on its command line; its pid."""
+    empty_page_cache(HOST)
     on_host(HOST, "systemd-run", "--quiet", f"--unit={HOLDER}", "--property=Restart=always", "python3", "-c", PROGRAM, "--token", SECRET)
     try:
-        pid = _main_pid(HOLDER)
         end = time.monotonic() + 20
-        while _held().get(pid, 0) < HELD:
+        while _held().get(pid := _main_pid(HOLDER), 0) < HELD:
             assert time.monotonic() < end, f"{HOLDER} does not get its memory: {_held()}"
             time.sleep(0.1)
         yield pid
@@ -112,7 +112,7 @@ def test_a_driver_that_hangs_is_left_behind(host: TwoWays, turn: Callable[..., N
         assert one.seconds <= PATIENCE + 1
         assert one.facts["class"] == "unresponsive" and one.facts["sources"]["gpu"] == "none"
         assert one.facts["processes"] == [] and one.facts["process_memory"] is None and "unknown" in one.reasons["processes"]
-        assert re.search(r"within (2|1\.\d) s", one.reasons["gpus"])
+        assert re.search(r"within (2(\.0)?|1\.\d) s", one.reasons["gpus"])
         assert abs(one.facts["memory"]["total"] - 6 * GIB) < MIB and one.facts["memory"]["allocatable"] > 0
 
 

@@ -119,6 +119,16 @@ def test_what_was_only_looked_at_is_not_said_to_have_been_measured() -> None:
     assert "measured" not in text and "after" not in text
 
 
+def test_a_group_that_ran_already_has_one_reading_which_is_now() -> None:
+    node = host()
+    del node["deploy_at_launch"]
+    result = _report.deploy_report({"a": _report.node_report(node)}, {"group": {"answers": True}, "model": "m", "engine": "e"})
+    (head,) = (line for line in result["lines"] if "pool of" in line)
+    assert head.split()[-1] == "now" and "it ran already as wanted" in result["lines"][0]
+    assert not any("predicted" in line or "stopped" in line for line in result["lines"])
+    assert "<td>3.0 GiB</td>" in result["html"], "what is available now is in the page too"
+
+
 def test_nothing_but_what_is_reported_on_is_taken_over() -> None:
     assert "hunter2" not in str(_report.deploy_report({"a": _report.node_report(host())}, COMMON))
 
