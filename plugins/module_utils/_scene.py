@@ -147,7 +147,9 @@ def read_members(world: World, known: t.Mapping[int, t.Mapping[str, t.Any]] | No
             },
             own,
         )
-        if protected and pid not in own and (place.container or unit) and process.name in (*SHIMS, *(CONTAINER_INITS if place.container else ())):
+        # On its way into a container runc calls itself runc:[1:CHILD], then runc:[2:INIT].
+        name = process.name.partition(":[")[0]
+        if protected and pid not in own and (place.container or unit) and name in (*SHIMS, *(CONTAINER_INITS if place.container else ())):
             protected = None
         found[pid] = Member(
             pid=pid,

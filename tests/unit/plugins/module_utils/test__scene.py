@@ -139,6 +139,15 @@ def world() -> FakeWorld:
     return FakeWorld(files=files, links={"/proc/self": "91"}, users={0: "root", 1000: "alice"})
 
 
+def test_the_runtime_on_its_way_into_a_container_ends_with_it() -> None:
+    """A container in a restart loop is this most of the time."""
+    files = dict(world().files)
+    for pid, cgroup in ((60, f"0::/system.slice/docker-{ID}.scope\n"), (61, "0::/user.slice/user-1000.slice/session-2.scope\n")):
+        files |= proc(pid, "runc:[2:INIT]", cgroup, argv="runc init")
+    found = read_members(FakeWorld(files=files, links={"/proc/self": "91"}, users={0: "root", 1000: "alice"}))
+    assert found[60].protected is None and found[61].protected == "container runtime (runc)"
+
+
 def test_members_and_where_they_are() -> None:
     found = read_members(world())
     assert set(found) == {1, 50, 51, 52, 53, 54, 56, 57, 58, 90, 91}
