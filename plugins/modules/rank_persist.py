@@ -21,8 +21,8 @@ description:
     counted on the disk, so that a model that takes its node down does not do so again with each boot. While a model loads, it is killed when
     C(MemAvailable) stays below 2 GiB for 5 seconds.
   - It does nothing while the node is leased (M(unimem.dgx_spark.node_lease)), or when the container is gone or of another launch.
-  - Stopping the unit stops the rank, with the time that O(stop_timeout) gives it. Nothing makes systemd reload its configuration, since that can take the GPU away from running containers. So a unit that was removed may be listed, as
-    inactive, until the next boot.
+  - Stopping the unit stops the rank, with the time that O(stop_timeout) gives it. Nothing makes systemd reload its configuration, since that can take the
+    GPU away from running containers. So a unit that was removed may be listed, as inactive, until the next boot.
 options:
   state:
     description:

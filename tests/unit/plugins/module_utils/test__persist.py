@@ -50,7 +50,17 @@ def test_what_is_written_is_read_again(store: PersistStore, record: Record) -> N
 
 @pytest.mark.parametrize(
     "change",
-    [{"format": "other"}, {"version": 2}, {"rank": "0"}, {"rank": -1}, {"peers": [1]}, {"peers": None}, {"deployment": "../x"}, {"more": 1}, {"liveness": {"url": "x"}}],
+    [
+        {"format": "other"},
+        {"version": 2},
+        {"rank": "0"},
+        {"rank": -1},
+        {"peers": [1]},
+        {"peers": None},
+        {"deployment": "../x"},
+        {"more": 1},
+        {"liveness": {"url": "x"}},
+    ],
 )
 def test_what_is_not_ours_is_refused(change: dict[str, t.Any]) -> None:
     with pytest.raises(PersistError):
