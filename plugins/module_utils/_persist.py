@@ -79,6 +79,7 @@ class Record:
     probe_port: int
     tries: int
     stop_seconds: int
+    floor: int  # bytes below which MemAvailable may not stay while it loads; 0: it may
     liveness: Liveness | None = None
 
     def text(self) -> str:
@@ -224,7 +225,7 @@ def parse_record(text: str) -> Record:
         check_deployment(record.deployment)
         if not all(isinstance(entry, str) for entry in (record.launch_id, record.container, record.name, record.address, record.head, *record.peers)):
             raise ValueError("no text where one has to be")
-        for number in (record.rank, record.control_port, record.probe_port, record.tries, record.stop_seconds):
+        for number in (record.rank, record.control_port, record.probe_port, record.tries, record.stop_seconds, record.floor):
             if not isinstance(number, int) or number < 0:
                 raise ValueError("no number where one has to be")
     except (AttributeError, KeyError, TypeError, ValueError) as exc:

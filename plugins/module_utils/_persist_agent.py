@@ -40,7 +40,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
     Tries,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PAUSE, REFUSED, unit_name
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB, format_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 
 DONE, FAILED = 0, 1
 
@@ -54,8 +54,8 @@ STEADY_SECONDS, ENGINE_SECONDS = 600.0, 300.0
 #: Seconds between two looks: at what is waited for, and at a rank that loads or runs.
 WAIT, LOAD, LOOK = 5.0, 1.0, 5.0
 
-#: As long as the lease's guard: less MemAvailable than this for so long while a model loads, and the node is lost.
-FLOOR, FLOOR_SECONDS = 2 * GIB, 5.0
+#: As with the lease's guard: less MemAvailable than the floor for so long while a model loads, and the node is lost.
+FLOOR_SECONDS = 5.0
 
 #: What rank_supervisor.py ends with: asked to stop, and another rank ended first.
 STOPPED, PEER_ENDED = 143, 70
@@ -286,7 +286,7 @@ class Keeper:
 
     def _gate(self, record: Record) -> None:
         """Only where a new CUDA process can get what the rank needs. The memory of one that ended can take minutes to come back."""
-        need, dropped = self._need(), False
+        need, dropped = self._need(record), False
         why = ""
         for _again in self._wait(MEMORY_SECONDS):
             facts = self._node.restoring().gather()
@@ -313,16 +313,16 @@ class Keeper:
             )
         raise _Refused(f"{why}. Nothing was started")
 
-    def _need(self) -> int:
+    def _need(self, record: Record) -> int:
         container = self._container()
         need = "" if container is None else container.labels.get(NEED_LABEL, "")
         # What is not known is no reason to load into a node that is full already.
-        return max(FLOOR, int(need) if need.isdigit() else 0)
+        return max(record.floor, int(need) if need.isdigit() else 0)
 
     # -- its life -------------------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> int:
-        watch = FloorWatch(FLOOR, FLOOR_SECONDS)
+        watch: FloorWatch | None = None
         ready: float | None = None
         silent: float | None = None
         while True:
@@ -343,6 +343,8 @@ class Keeper:
                 else:
                     ready = None
                     self._pulse.rest()
+                    if watch is None or watch.floor != record.floor:
+                        watch = FloorWatch(record.floor, FLOOR_SECONDS)
                     if watch.look(self._node.available(), now) and not self._leased():
                         return self._save_the_node(record, watch)
             except EngineError as exc:
@@ -390,7 +392,7 @@ class Keeper:
         if self._rank is not None:
             kill_ranks(self._node, [self._rank])
         self._say(
-            f"MemAvailable stayed below {format_size(FLOOR)} for {FLOOR_SECONDS:g} s (down to {format_size(watch.lowest or 0)}); "
+            f"MemAvailable stayed below {format_size(record.floor)} for {FLOOR_SECONDS:g} s (down to {format_size(watch.lowest or 0)}); "
             f"{record.name} was killed to save the node"
         )
         return self._count(record)

@@ -26,6 +26,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
     parse_record,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PersistUnits, let_go, unit_text
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import UNIT_DIRECTORY
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
@@ -115,6 +116,10 @@ def _record(ranks: t.Sequence[Rank], params: t.Mapping[str, t.Any]) -> Record:
     rank = running[0]
     if params["tries"] < 1:
         raise PersistError(f"tries: {params['tries']} is too small; it must be at least 1")
+    try:
+        floor = parse_size(params["floor"], "floor") if params["floor"] else 0
+    except SizeError as exc:
+        raise PersistError(str(exc)) from exc
     peers = [address for address in params["addresses"] if address != params["address"]]
     if params["address"] not in params["addresses"]:
         raise PersistError(f"address: {params['address']} is not among the addresses {', '.join(params['addresses'])}")
@@ -131,6 +136,7 @@ def _record(ranks: t.Sequence[Rank], params: t.Mapping[str, t.Any]) -> Record:
         probe_port=params["probe_port"],
         tries=params["tries"],
         stop_seconds=params["stop_timeout"],
+        floor=floor,
         liveness=_liveness(params["liveness"]) if rank.row["rank"] == 0 and params["liveness"] else None,
     )
 

@@ -16,10 +16,9 @@ description:
     follows the container that runs. In the next one it starts that same container, and makes no other.
   - Before it starts the container it waits for Docker, the GPU's driver, and the node's address on the fabric. Rank 0 then waits for the other nodes, and
     the others for rank 0. It starts nothing unless a new CUDA process can get what the container's label C(io.unimem.need) says in bytes, and at least
-    2 GiB. Page cache that is in the way is dropped, and memory that comes back late is waited for.
+    O(floor). Page cache that is in the way is dropped, and memory that comes back late is waited for.
   - When the rank ends with an error, systemd tries again after 30 seconds. A rank that has failed O(tries) times within a day is left as it is. That is
-    counted on the disk, so that a model that takes its node down does not do so again with each boot. While a model loads, it is killed when
-    C(MemAvailable) stays below 2 GiB for 5 seconds.
+    counted on the disk, so that a model that takes its node down does not do so again with each boot.
   - It does nothing while the node is leased (M(unimem.dgx_spark.node_lease)), or when the container is gone or of another launch.
   - Stopping the unit stops the rank, with the time that O(stop_timeout) gives it. Nothing makes systemd reload its configuration, since that can take the
     GPU away from running containers. So a unit that was removed may be listed, as inactive, until the next boot.
@@ -60,6 +59,13 @@ options:
     description: Seconds that the container has to stop before it is killed.
     type: int
     default: 75
+  floor:
+    description:
+      - The rank is killed when C(MemAvailable) stays below this for 5 seconds while the model loads, in bytes or as text with a unit such as V(2 GiB).
+        Below, the node can no longer be reached before its kernel runs out of memory.
+      - V(0) guards nothing.
+    type: raw
+    default: 2 GiB
   liveness:
     description:
       - How rank 0's node asks the endpoint for one token again and again while the group is ready. Other nodes ignore it. Without it nobody asks.
@@ -166,6 +172,7 @@ def main() -> None:
             "probe_port": {"type": "int", "default": 22},
             "tries": {"type": "int", "default": 3},
             "stop_timeout": {"type": "int", "default": 75},
+            "floor": {"type": "raw", "default": "2 GiB"},
             "liveness": {
                 "type": "dict",
                 "options": {

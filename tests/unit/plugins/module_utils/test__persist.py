@@ -27,6 +27,7 @@ RECORD = Record(
     probe_port=22,
     tries=3,
     stop_seconds=75,
+    floor=2 * 1024**3,
     liveness=Liveness("http://127.0.0.1:8000", "m", "p", 60.0, 120.0, 3, "KEY"),
 )
 

@@ -414,6 +414,14 @@ def test_a_load_that_takes_the_nodes_last_memory_is_ended(kept: Kept) -> None:
     assert "stayed below 2.0 GiB for 5 s (down to 1.0 GiB)" in kept.said[-1] and len(kept.store.tries().failures) == 1
 
 
+def test_without_a_floor_nothing_is_guarded(kept: Kept) -> None:
+    kept.keep(floor=0)
+    kept.boot()
+    kept.at(30, lambda: setattr(kept.node, "free", 1))
+    kept.until(100)
+    assert kept.run() == agent.DONE and kept.starts == 1
+
+
 def test_the_memory_of_a_group_that_is_ready_is_its_own_business(kept: Kept) -> None:
     kept.health("healthy")
     kept.node.free = GIB

@@ -39,7 +39,7 @@ class Node:
     def persist(self, state: str = "present", check: bool = False, **changes: t.Any) -> dict[str, t.Any]:
         parameters: dict[str, t.Any] = {
             "state": state, "deployment": "default", "address": "192.168.200.13", "addresses": ["192.168.200.12", "192.168.200.13"],
-            "control_port": 29400, "probe_port": 22, "tries": 3, "stop_timeout": 75, "liveness": None, **changes,
+            "control_port": 29400, "probe_port": 22, "tries": 3, "stop_timeout": 75, "floor": "2 GiB", "liveness": None, **changes,
         }
         host = Host(self.systemd, lambda: [self.node.docker], self.directory, self.system, self.prove)
         result, failure = run(host, parameters, check)
@@ -148,7 +148,12 @@ def test_a_program_that_cannot_run_starts_no_unit(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"tries": 0}, "tries: 0"), ({"address": "10.0.0.1"}, "not among the addresses"), ({"deployment": "../x"}, "is not a name")],
+    [
+        ({"tries": 0}, "tries: 0"),
+        ({"floor": "2 G"}, "floor is '2 G'"),
+        ({"address": "10.0.0.1"}, "not among the addresses"),
+        ({"deployment": "../x"}, "is not a name"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(node: Node, changes: dict[str, t.Any], words: str) -> None:
     assert words in node.persist(**changes)["msg"] and node.left == []
