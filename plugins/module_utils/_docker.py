@@ -199,18 +199,19 @@ class EngineApi:
         """All that the engine says of each container with a label (``name=value``), stopped ones too. Raises EngineError."""
         filters = urllib.parse.quote(json.dumps({"label": [label]}))
         listed = self._call("GET", f"/containers/json?all=true&filters={filters}")
-        found = []
-        for row in listed if isinstance(listed, list) else []:
-            container_id = str(_mapping(row).get("Id", ""))
-            if _FULL_ID.fullmatch(container_id):
-                try:
-                    told = self._call("GET", f"/containers/{container_id}/json")
-                except EngineError as exc:
-                    if exc.code == "missing":  # gone in between
-                        continue
-                    raise
-                found.append(_mapping(told))
-        return found
+        described = [self.describe(str(_mapping(row).get("Id", ""))) for row in (listed if isinstance(listed, list) else [])]
+        return [told for told in described if told is not None]
+
+    def describe(self, container_id: str) -> dict[str, t.Any] | None:
+        """All that the engine says of a container, by its full id; None when there is none. Raises EngineError."""
+        if not _FULL_ID.fullmatch(container_id):
+            return None
+        try:
+            return _mapping(self._call("GET", f"/containers/{container_id}/json"))
+        except EngineError as exc:
+            if exc.code == "missing":
+                return None
+            raise
 
     def read_log(self, container_id: str, seconds: float) -> t.Iterator[bytes]:
         """A container's log from its beginning, each line with its time stamp, as the engine streams it: what comes within the time. Raises EngineError."""

@@ -20,6 +20,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_units impo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import lock_directory
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import MEMINFO, parse_meminfo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import LiveNode, Node
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import let_go
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, ProcessHandle, Signaller, read_identity
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
@@ -34,6 +35,10 @@ class RankEngine(t.Protocol):
     def list_labelled(self, labels: t.Sequence[str]) -> list[dict[str, t.Any]]: ...
 
     def inspect(self, container_id: str) -> Container | None: ...
+
+    def describe(self, container_id: str) -> dict[str, t.Any] | None: ...
+
+    def start(self, container_id: str) -> None: ...
 
     def signal(self, container_id: str, name: str) -> None: ...
 
@@ -84,6 +89,9 @@ class LeaseNode(t.Protocol):
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with all that is in it, as far as that can be done; no link is followed."""
+
+    def let_go(self, deployment: str) -> bool:
+        """Remove what would start a deployment's rank again. Whether there was anything. Raises PersistError."""
 
     def pause(self, seconds: float) -> None:
         """Let a moment pass."""
@@ -141,6 +149,10 @@ class LiveLeaseNode:
     def remove_tree(self, path: str) -> None:
         """See LeaseNode."""
         shutil.rmtree(path, ignore_errors=True)
+
+    def let_go(self, deployment: str) -> bool:
+        """See LeaseNode."""
+        return let_go(self._world, deployment)
 
     def pause(self, seconds: float) -> None:
         """See LeaseNode."""

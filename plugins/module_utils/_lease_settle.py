@@ -22,6 +22,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import Lea
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, RankEngine
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import PersistError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_LABEL, LAUNCH_LABEL, is_rank_of, rank_list
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import Restorer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import SignalError
@@ -89,6 +90,8 @@ def settle(node: LeaseNode, lease: Lease) -> Settlement:
             done.verdict = UNTOUCHED
             done.message = f"nothing had been done yet: the ranks of deployment {lease.deployment} run as they did when the lease began; they were left alone"
             return done
+        # Before the ranks: it would start them again.
+        node.let_go(lease.deployment)
         _stop(node, lease, ranks, done)
         _wait_for_memory(node, lease, deadline)
         for rank in ranks:
@@ -98,7 +101,7 @@ def settle(node: LeaseNode, lease: Lease) -> Settlement:
             node.remove_tree(lease.launch_directory)
     except EngineError as exc:
         return _failed(done, str(exc))
-    except _StillThere as exc:
+    except (PersistError, _StillThere) as exc:
         return _failed(done, str(exc))
     return _restore(node, lease, deadline, done)
 

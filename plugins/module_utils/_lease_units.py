@@ -19,6 +19,7 @@ import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import DIRECTORY, LEASE_FILE, LeaseError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import UNIT_DIRECTORY, explain
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import quoted, unit_paths, write_unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
 TIMER = "unimem-lease.timer"
@@ -54,8 +55,8 @@ class LeaseUnits:
     def __init__(self, world: World, directory: str = DIRECTORY, unit_directory: str = UNIT_DIRECTORY) -> None:
         self._world = world
         self._directory = directory
-        self._boot_file = os.path.join(unit_directory, BOOT)
-        self._boot_link = os.path.join(unit_directory, "multi-user.target.wants", BOOT)
+        self._unit_directory = unit_directory
+        self._boot_link, self._boot_file = unit_paths(unit_directory, BOOT)
 
     def arm(self, command: t.Sequence[str], guard: bool, ttl: float) -> None:
         """Make and start all units. ``command`` is the agent's, without its verb. Raises LeaseError and leaves nothing behind."""
@@ -119,36 +120,8 @@ class LeaseUnits:
         self._world.run(["systemctl", "--no-ask-password", "reset-failed", "--", *names], _TIMEOUT)
 
     def _write_boot(self, command: t.Sequence[str]) -> None:
-        text = _BOOT_TEXT.format(condition=os.path.join(self._directory, LEASE_FILE), command=" ".join(_quoted(word) for word in [*command, "boot"]))
-        beside = f"{self._boot_file}.new"
+        text = _BOOT_TEXT.format(condition=os.path.join(self._directory, LEASE_FILE), command=" ".join(quoted(word) for word in [*command, "boot"]))
         try:
-            os.makedirs(os.path.dirname(self._boot_link), mode=0o755, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(beside)
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(beside, self._boot_file)
-            with contextlib.suppress(FileExistsError):
-                os.symlink(f"../{BOOT}", self._boot_link)
-            for directory in (os.path.dirname(self._boot_file), os.path.dirname(self._boot_link)):
-                _sync_directory(directory)
+            write_unit(self._unit_directory, BOOT, text)
         except OSError as exc:
             raise LeaseError(f"{self._boot_file} cannot be made: {exc.strerror}", denied=isinstance(exc, PermissionError)) from exc
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _quoted(word: str) -> str:
-    """A word as systemd's unit files want it: its own characters doubled, the word in quotes."""
-    plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{plain}"'

@@ -15,6 +15,7 @@ from pathlib import Path
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import LeaseError, LeaseStore
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_run import run
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import PersistError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run as run_reclaim
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity
@@ -86,6 +87,11 @@ class Docker(SimulatedEngine):
     hung = False
     stubborn = False
 
+    def __init__(self, node: SimulatedNode, socket_path: str) -> None:
+        super().__init__(node, socket_path)
+        self.statuses: dict[str, int] = {}  # with what containers have ended
+        self.environment: list[str] = []  # of all of them
+
     def _answer(self) -> None:
         if self.hung:
             raise EngineError("hung", f"the container engine at {self.socket_path} has not answered within 15 s")
@@ -113,6 +119,15 @@ class Docker(SimulatedEngine):
         self.node.clock += 1
         if not self.stubborn:
             super().signal(container_id, "SIGTERM")
+
+    def start(self, container_id: str) -> None:
+        self._answer()
+        super().start(container_id)
+
+    def describe(self, container_id: str) -> dict[str, t.Any] | None:
+        self._answer()
+        made = self.node.containers.get(f"container:{container_id}")
+        return None if made is None else {"State": {"ExitCode": self.statuses.get(made.name, 0)}, "Config": {"Env": self.environment}}
 
     def remove(self, container_id: str) -> None:
         self._answer()
@@ -148,6 +163,8 @@ class SimulatedLeaseNode:
         self.locks = str(directory / "locks")
         self.journal = str(directory / "state" / "default.json")
         self.proof: str | None = None
+        self.kept = False  # whether a unit keeps the rank across boots
+        self.stuck = ""  # why that cannot be removed
         self.free: int | None = None  # MemAvailable, where a test says it
 
     def restoring(self) -> SimulatedNode:
@@ -171,6 +188,12 @@ class SimulatedLeaseNode:
 
     def remove_tree(self, path: str) -> None:
         self.machine.happened(f"remove {path}")
+
+    def let_go(self, deployment: str) -> bool:
+        if self.stuck:
+            raise PersistError(self.stuck)
+        kept, self.kept = self.kept, False
+        return kept
 
     def pause(self, seconds: float) -> None:
         self.machine.clock += seconds

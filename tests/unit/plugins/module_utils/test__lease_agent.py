@@ -57,6 +57,18 @@ def test_what_the_ranks_read_goes_with_them(tmp_path: Path) -> None:
     assert node.machine.log[-2:] == [f"remove {RANK}", f"remove {directory}"]
 
 
+def test_what_would_start_the_ranks_again_goes_before_them(node: SimulatedLeaseNode) -> None:
+    node.kept, node.stuck = True, "unimem-rank-default.service cannot be stopped"
+    node.machine.clock += 60
+    assert expire(node) == 1 and node.rank_names == [RANK]
+    fired = node.lease("report")["fired"]
+    assert fired["verdict"] == "not_settled" and "cannot be stopped" in fired["detail"]
+    node.stuck = ""
+    node.machine.clock += RETRIES[0]
+    assert expire(node) == 0
+    assert undone(node) and not node.kept
+
+
 def test_a_renewal_moves_it(node: SimulatedLeaseNode) -> None:
     node.machine.clock += 50
     node.lease("renewed")

@@ -25,6 +25,13 @@ NOT_LASTING = {
     "tp_launch_completion_timeout",
     "tp_launch_lease",
     "tp_launch_log_lines",
+    "tp_launch_persist",
+    "tp_launch_persist_tries",
+    "tp_launch_persist_need",
+    "tp_launch_persist_floor",
+    "tp_launch_liveness",
+    "tp_launch_liveness_interval",
+    "tp_launch_liveness_failures",
 }
 
 
