@@ -53,10 +53,12 @@ def strangers() -> Iterator[StandIns]:
     """Services of strangers on the worker, as a test makes them; gone after it."""
     made = StandIns("spark-02")
     made.prepare()
+    seed = made.seed()
     try:
         yield made
     finally:
         made.remove()
+    assert made.seed() == seed, "a test has evicted the seed's own service and not restored it: all later ones would start from there"
 
 
 @pytest.fixture(scope="module")

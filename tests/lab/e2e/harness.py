@@ -117,6 +117,8 @@ def run_playbook(
                 inventory=str(inventory),
                 cmdline=shlex.join(command_line) if command_line else None,
                 envvars=_environment(environment),
+                # Else a cache of ansible-runner's own takes the place of the one that Ansible is set to.
+                fact_cache_type="none",
                 suppress_env_files=True,
                 quiet=os.environ.get("UNIMEM_E2E_VERBOSE", "") == "",
             )

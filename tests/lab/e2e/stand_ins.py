@@ -183,6 +183,11 @@ class StandIns:
     def available(self) -> int:
         return meminfo(self.host)["MemAvailable"]
 
+    def seed(self) -> str:
+        """How the seed's own service is kept: not what a test of strangers is to change."""
+        policy = self.run("docker", "inspect", "--format", "{{.HostConfig.RestartPolicy.Name}}", "vllm_embeddings")
+        return f"{policy} {self.run('systemctl', 'is-enabled', 'vllm-embeddings.service', check=False)}"
+
     def remove(self) -> None:
         """All of it gone, whatever a test has left, and the driver as it was."""
         lines = ["gb10-sim-ctl reset"]

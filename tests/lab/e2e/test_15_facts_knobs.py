@@ -64,6 +64,7 @@ def holder() -> Iterator[int]:
             time.sleep(0.1)
         yield pid
     finally:
+        on_host(HOST, "gb10-sim-ctl", "thaw")
         # A test may have ended it: then its unit is gone.
         on_host(HOST, "systemctl", "stop", HOLDER, check=False)
 

@@ -29,12 +29,12 @@ def test_engine_core_that_its_parent_left_behind(strangers: StandIns) -> None:
 
 
 def test_children_with_gpu_memory_must_be_listed_too(strangers: StandIns) -> None:
-    parent = strangers.process("vllm", "--mib", "8", "--child", "e2e-engine:40")
-    refused = strangers.reclaim(stop=["process:vllm"])
+    parent = strangers.process("e2e-vllm", "--mib", "8", "--child", "e2e-engine:40")
+    refused = strangers.reclaim(stop=["process:e2e-vllm"])
     assert refused["verdict"] == "not_permitted" and not refused["changed"] and strangers.alive(parent)
     assert {code for _target, code in codes(refused)} == {"takes_along"}
     assert "process:e2e-engine" in refused["refused"][0]["inventory"]
-    freed = strangers.reclaim(stop=["process:vllm", "process:e2e-engine"])
+    freed = strangers.reclaim(stop=["process:e2e-vllm", "process:e2e-engine"])
     assert freed["verdict"] == "freed" and not strangers.alive(parent)
 
 

@@ -121,7 +121,8 @@ def second_engine(strangers: StandIns) -> Iterator[StandIns]:
         " --bridge none --iptables=false",
         install="",
         Type="notify",
-        Service="KillMode=process\nDelegate=yes",
+        # In a network of its own: without a bridge to make, a daemon removes docker0, which is the first one's.
+        Service="KillMode=process\nDelegate=yes\nPrivateNetwork=yes",
     )
     docker = ["docker", "--host", "unix:///run/e2e-second/docker.sock"]
     strangers.run("sh", "-c", f"docker save unimem-lab/vllm-embeddings:0.20.1 | {' '.join(docker)} load")
