@@ -15,8 +15,7 @@ from tools.environments import TARGETS, Environment
 from tools.places import BUILD, ROOT
 
 MODULE_TESTS = ("tests/unit/plugins/module_utils", "tests/unit/plugins/modules")
-#: One process a processor: none of these tests needs anything that another one uses.
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "auto")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 #: Run on both cores' Pythons only: how the cost of a pattern grows is the same on all, and looking takes a minute each time.
 SAME_ON_ALL = "tests/unit/plugins/module_utils/test_patterns_are_linear.py"
 #: What is different where the plotting library is installed.

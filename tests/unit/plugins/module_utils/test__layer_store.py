@@ -68,7 +68,7 @@ class Docker:
             (folder / "diff").write_text(diff_id)
             (folder / "cache-id").write_text(f"{number:064x}")
             lines = "".join(json.dumps(entry) + "\n" for entry in split(tar))
-            (folder / "tar-split.json.gz").write_bytes(gzip.compress(lines.encode()))
+            (folder / "tar-split.json.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
             self.files(number).mkdir(parents=True)
             for name, content in files.items():
                 path = self.files(number) / os.fsencode(name).decode("utf-8", "surrogateescape")
@@ -138,7 +138,10 @@ def test_a_name_that_leaves_the_layer_is_refused(docker: Docker, name: str) -> N
         list(store.read(Layer(docker.diff_ids[0], chain_ids(docker.diff_ids)[0], 3)))
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"no json"), gzip.compress(b'{"type": 2}'), gzip.compress(b"{}")[:10], gzip.compress(b"3")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip", gzip.compress(b"no json", mtime=0), gzip.compress(b'{"type": 2}', mtime=0), gzip.compress(b"{}", mtime=0)[:10], gzip.compress(b"3", mtime=0)],
+)
 def test_a_store_that_is_not_as_expected_is_said_to_be_so(docker: Docker, content: bytes) -> None:
     folder = docker.root / "image/overlay2/layerdb/sha256" / chain_ids(docker.diff_ids)[0][7:]
     (folder / "tar-split.json.gz").write_bytes(content)
