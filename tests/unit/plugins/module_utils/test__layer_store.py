@@ -140,7 +140,14 @@ def test_a_name_that_leaves_the_layer_is_refused(docker: Docker, name: str) -> N
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no gzip", gzip.compress(b"no json", mtime=0), gzip.compress(b'{"type": 2}', mtime=0), gzip.compress(b"{}", mtime=0)[:10], gzip.compress(b"3", mtime=0)],
+    [
+        b"",
+        b"no gzip",
+        gzip.compress(b"no json", mtime=0),
+        gzip.compress(b'{"type": 2}', mtime=0),
+        gzip.compress(b"{}", mtime=0)[:10],
+        gzip.compress(b"3", mtime=0),
+    ],
 )
 def test_a_store_that_is_not_as_expected_is_said_to_be_so(docker: Docker, content: bytes) -> None:
     folder = docker.root / "image/overlay2/layerdb/sha256" / chain_ids(docker.diff_ids)[0][7:]
