@@ -15,9 +15,6 @@ import pytest
 from harness import GIB, empty_page_cache, on_host
 from two_ways import PYNVML, SMI, TwoWays, agree
 
-# Not yet part of `make test`: these have not been seen to pass on a quiet machine.
-pytestmark = pytest.mark.soak
-
 HOST = "spark-02"
 MIB = 1024**2
 #: Seconds that a driver that hangs is given here.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from harness import HOSTS, ROOT, empty_page_cache, on_host, run_module, run_playbook, wait_until
 
-# Not yet part of `make test`: these have not been seen to pass on a quiet machine.
+# Part of `make soak` for the time that it takes.
 pytestmark = pytest.mark.soak
 
 MODULE = "unimem.dgx_spark.gpu_memory_facts"

@@ -12,7 +12,7 @@ import pytest
 from harness import INVENTORY, run_module
 from two_ways import ADDRESSES, MODULE
 
-# Not yet part of `make test`: these have not been seen to pass on a quiet machine.
+# Part of `make soak` for the time that it takes.
 pytestmark = pytest.mark.soak
 
 HOSTS = 32

@@ -13,9 +13,6 @@ import pytest
 from harness import Run, meminfo, on_host, run_module
 from stand_ins import JOURNAL, MIB, StandIns, outcomes, rows, wait_for
 
-# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
-pytestmark = pytest.mark.soak
-
 HOST = "spark-02"
 UNIT, CONTAINER = "vllm-embeddings.service", "vllm_embeddings"
 STRAY = "stray-engine"

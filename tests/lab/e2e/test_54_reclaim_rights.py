@@ -15,9 +15,6 @@ import pytest
 from harness import run_module, ssh_argv
 from stand_ins import HOLD, JOURNAL, LIBRARY, StandIns, module_defaults, wait_for
 
-# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
-pytestmark = pytest.mark.soak
-
 HOST = "spark-02"
 MODULE = "unimem.dgx_spark.gpu_process_reclaim"
 

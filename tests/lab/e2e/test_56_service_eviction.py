@@ -13,9 +13,6 @@ import yaml
 from harness import HOSTS, ROOT, Run, run_playbook
 from stand_ins import HOLD, IMAGE, MIB, StandIns, wait_for
 
-# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
-pytestmark = pytest.mark.soak
-
 HOST = "spark-02"
 PLAYBOOK = "tests/lab/e2e/playbooks/evict.yml"
 

@@ -14,7 +14,7 @@ import pytest
 from harness import HOSTS, ROOT, Run, on_host, run_playbook, state_of
 from standin import launched
 
-# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
+# Part of `make soak` for the time that it takes.
 pytestmark = pytest.mark.soak
 
 
