@@ -35,6 +35,13 @@ def full_page_cache() -> None:
 
 
 @pytest.fixture
+def freezer() -> None:
+    """A process that no signal ends is one in the freezer of cgroup v1; that of v2 lets KILL through."""
+    if on_host("spark-02", "test", "-d", "/sys/fs/cgroup/freezer", check=False).returncode != 0:
+        pytest.skip("the hosts have no freezer of cgroup v1")
+
+
+@pytest.fixture
 def wary_driver() -> Iterator[None]:
     """The worker's driver wants more free memory for a context than the lab's usual 1:20.
 

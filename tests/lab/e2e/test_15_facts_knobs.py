@@ -171,7 +171,7 @@ def test_pages_that_the_driver_keeps_for_nobody(host: TwoWays, turn: Callable[..
         assert one.facts["process_memory"] == earlier.facts["process_memory"]
 
 
-def test_a_process_asleep_in_the_driver(host: TwoWays, turn: Callable[..., None], holder: int) -> None:
+def test_a_process_asleep_in_the_driver(freezer: None, host: TwoWays, turn: Callable[..., None], holder: int) -> None:
     on_host(HOST, "gb10-sim-ctl", "freeze", str(holder))
     for one in agree(host.look(PATIENCE)):
         assert one.seconds <= PATIENCE + 1

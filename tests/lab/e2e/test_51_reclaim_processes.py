@@ -113,7 +113,7 @@ def test_zombies_hold_nothing_and_are_sent_nothing(strangers: StandIns) -> None:
 
 
 @pytest.mark.soak
-def test_process_that_no_signal_ends_needs_a_reboot(strangers: StandIns) -> None:
+def test_process_that_no_signal_ends_needs_a_reboot(freezer: None, strangers: StandIns) -> None:
     pid = strangers.process("e2e-stuck", "--mib", "40")
     strangers.run("gb10-sim-ctl", "freeze", str(pid))
     try:

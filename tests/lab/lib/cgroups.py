@@ -22,6 +22,7 @@ from .plan import NAME
 
 ROOT = Path("/sys/fs/cgroup")
 V1_CONTROLLERS = ("memory", "cpu", "cpuacct", "cpuset", "devices", "freezer", "blkio", "pids")
+V2_CONTROLLERS = ("memory", "cpu", "cpuset", "io", "pids")
 #: Groups that are not hosts: the helpers that serve the hosts, and what builds their parts.
 HELPERS = "helpers"
 BUILDS = "builds"
@@ -68,6 +69,10 @@ class Groups(ABC):
     def memory_directory(self, group: str) -> Path:
         """Where the group's memory figures are."""
 
+    def lacking(self) -> list[str]:
+        """What the lab needs and this kernel's groups do not have, in words; asked after a group was made."""
+        return []
+
     def join(self, group: str) -> None:
         """Put the calling process into a group; for use between fork and exec."""
         for directory in self.directories(group):
@@ -110,7 +115,7 @@ class Groups(ABC):
         return set()
 
     def _thaw(self, group: str) -> None:
-        """Under v1 a frozen process (a paused container, one frozen by the driver's knobs) takes no signal, not even KILL."""
+        """Under v1 a frozen process (a paused container, one frozen by the driver's knobs) takes no signal, not even KILL. Under v2 it does."""
         for directory in self.directories(group):
             for state in directory.rglob("freezer.state"):
                 try:
@@ -181,7 +186,11 @@ class GroupsV1(Groups):
 
 
 class GroupsV2(Groups):
-    """The unified hierarchy."""
+    """The unified hierarchy.
+
+    A group that has groups with controllers may have no processes itself, so systemd-nspawn makes two in its own: ``supervisor``
+    for itself and ``payload`` for the host's systemd. The limit is above both.
+    """
 
     version = 2
 
@@ -199,21 +208,35 @@ class GroupsV2(Groups):
         directory.parent.mkdir(exist_ok=True)
         for parent in (self.top, directory.parent):
             offered = set((parent / "cgroup.controllers").read_text(encoding="ascii").split())
-            wanted = [f"+{name}" for name in ("memory", "cpu", "cpuset", "io", "pids") if name in offered]
+            wanted = [f"+{name}" for name in V2_CONTROLLERS if name in offered]
             (parent / "cgroup.subtree_control").write_text(" ".join(wanted), encoding="ascii")
         directory.mkdir(exist_ok=True)
         if memory is not None:
             (directory / "memory.swap.max").write_text("0", encoding="ascii")
             (directory / "memory.max").write_text(str(memory), encoding="ascii")
 
+    def lacking(self) -> list[str]:
+        offered = set((self.top / "cgroup.controllers").read_text(encoding="ascii").split())
+        lacking = [f"the controller {name}" for name in V2_CONTROLLERS if name not in offered]
+        if "memory" in offered and not (self.memory_directory(BUILDS) / "memory.reclaim").exists():
+            lacking.append("memory.reclaim (Linux 5.19)")
+        return lacking
+
     def forget_cache(self, group: str) -> None:
         directory = self.memory_directory(group)
-        with open(directory / "memory.reclaim", "w", encoding="ascii") as file:
-            try:
-                file.write((directory / "memory.current").read_text(encoding="ascii"))
-                file.flush()
-            except BlockingIOError:  # not all of it could go: some is dirty
-                return
+        reclaim(directory, int((directory / "memory.current").read_text(encoding="ascii")))
+
+
+def reclaim(directory: Path, size: int) -> None:
+    """Free ``size`` bytes of a v2 group's memory, or what can go of it. Only file pages and slab can: the lab has no swap."""
+    # Not through a buffered file: that would write a second time when it is closed.
+    descriptor = os.open(directory / "memory.reclaim", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, str(size).encode("ascii"))
+    except BlockingIOError:  # less than asked could go: the rest is dirty or in use
+        return
+    finally:
+        os.close(descriptor)
 
 
 def _walk(top: Path) -> Iterator[Path]:

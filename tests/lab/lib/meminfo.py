@@ -4,9 +4,9 @@
 
 On a real machine the lines are the whole machine's. A host of the lab is a cgroup with a limit, so its figures are
 taken from there; nothing of the machine's own meminfo is passed through. Two things differ from a kernel's own file
-and are documented in the README of the lab: kernel memory of a v1 cgroup is not split into kinds by the kernel, so the
-machine's own ratio is used for SReclaimable; and memory held by the simulated GPU driver is left out of every
-bucket but MemFree, which is how memory of CUDA looks on a GB10.
+and are documented in the README of the lab: kernel memory of a v1 cgroup is not split into kinds by the kernel, so all
+of it is Slab, and the machine's own ratio is used for SReclaimable; and memory held by the simulated GPU driver is left
+out of every bucket but MemFree, which is how memory of CUDA looks on a GB10.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ class PoolUsage:
     active_file: int
     inactive_file: int
     unevictable: int
-    kernel: int
+    slab: int
     slab_reclaimable: int
     anon_huge: int
-    driver_anon: int = 0  # of that, held by the simulated driver for its clients
+    driver_anon: int = 0  # of anon, held by the simulated driver for its clients
+    kernel_stack: int = 0  # of v1 this and the next two are in slab
+    page_tables: int = 0
+    percpu: int = 0
 
     @property
     def free(self) -> int:
@@ -98,7 +101,7 @@ def usage_v1(
         active_file=total("active_file"),
         inactive_file=total("inactive_file"),
         unevictable=total("unevictable"),
-        kernel=kernel,
+        slab=kernel,
         slab_reclaimable=int(kernel * share),
         anon_huge=total("rss_huge"),
         driver_anon=min((driver or {}).get("total_rss", 0), total("rss")),
@@ -121,9 +124,12 @@ def usage_v2(limit: int, usage: int, stat: Mapping[str, int], driver: Mapping[st
         active_file=stat.get("active_file", 0),
         inactive_file=stat.get("inactive_file", 0),
         unevictable=stat.get("unevictable", 0),
-        kernel=stat.get("kernel", 0),
+        slab=stat.get("slab", 0),
         slab_reclaimable=stat.get("slab_reclaimable", 0),
         anon_huge=stat.get("anon_thp", 0),
+        kernel_stack=stat.get("kernel_stack", 0),
+        page_tables=stat.get("pagetables", 0),
+        percpu=stat.get("percpu", 0),
         driver_anon=min((driver or {}).get("anon", 0), stat.get("anon", 0)),
     )
 
@@ -163,11 +169,11 @@ def render(pool: PoolUsage) -> str:
         ("Mapped", pool.mapped),
         ("Shmem", pool.shmem),
         ("KReclaimable", pool.slab_reclaimable),
-        ("Slab", pool.kernel),
+        ("Slab", pool.slab),
         ("SReclaimable", pool.slab_reclaimable),
-        ("SUnreclaim", pool.kernel - pool.slab_reclaimable),
-        ("KernelStack", 0),
-        ("PageTables", 0),
+        ("SUnreclaim", pool.slab - pool.slab_reclaimable),
+        ("KernelStack", pool.kernel_stack),
+        ("PageTables", pool.page_tables),
         ("SecPageTables", 0),
         ("NFS_Unstable", 0),
         ("Bounce", 0),
@@ -177,7 +183,7 @@ def render(pool: PoolUsage) -> str:
         ("VmallocTotal", 0x7FFFFFFFFC00),
         ("VmallocUsed", 0),
         ("VmallocChunk", 0),
-        ("Percpu", 0),
+        ("Percpu", pool.percpu),
         ("HardwareCorrupted", 0),
         ("AnonHugePages", min(pool.anon_huge, anon)),
         ("ShmemHugePages", 0),

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import meminfo
+from . import cgroups, meminfo
 
 LOOKUP, FORGET, GETATTR, SETATTR = 1, 2, 3, 4
 OPEN, READ, WRITE, STATFS, RELEASE, FLUSH, INIT = 14, 15, 16, 17, 18, 25, 26
@@ -72,8 +72,10 @@ class Pool:
 
     def __init__(self, directory: Path, driver_unit: str = "") -> None:
         self.directory = directory
-        self.driver = directory / "system.slice" / driver_unit if driver_unit else None
         self.version = 2 if (directory / "memory.max").exists() else 1
+        # Under v2 systemd-nspawn keeps the host's own tree in a group "payload", beside itself.
+        system = directory / "payload" if self.version == 2 else directory
+        self.driver = system / "system.slice" / driver_unit if driver_unit else None
         # The machine's own file, opened once: through the path it could one day be this file system's, and never answer.
         self.machine = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -111,18 +113,10 @@ class Pool:
         if text.strip() not in ("1", "2", "3", "4"):
             raise OSError(errno.EINVAL, "not 1, 2, 3 or 4")
         if self.version == 2:
-            self._reclaim_v2()
+            cgroups.reclaim(self.directory, self.usage().cache)
         else:
             with open(self.directory / "memory.force_empty", "w", encoding="ascii") as file:
                 file.write("0")
-
-    def _reclaim_v2(self) -> None:
-        with open(self.directory / "memory.reclaim", "w", encoding="ascii") as file:
-            try:
-                file.write(str(self.usage().cache))
-                file.flush()
-            except BlockingIOError:  # EAGAIN: less than asked could be freed, the rest is dirty or in use
-                return
 
 
 class Server:

@@ -23,7 +23,7 @@ STATE_BYTES = 8 * GIB
 CACHE_BYTES = 10 * GIB
 #: What the machine itself keeps of its memory beside the two pools.
 MACHINE_MEMORY = 1 * GIB
-CGROUP_V2_SWITCH = "LAB_CGROUP_V2"
+FILESYSTEMS = ("fuse", "overlay")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,10 @@ class Machine:
     """What was seen of the machine. Sizes in bytes."""
 
     user: int = 0
-    cgroup_version: int = 1
     cgroup_writable: bool = True
-    cgroup_v2_allowed: bool = False
+    cgroup_lacking: tuple[str, ...] = ()
     namespaces: str = ""  # why a network and mount namespace cannot be made; empty when they can
-    filesystems: frozenset[str] = frozenset({"overlay", "fuse"})
+    filesystems: frozenset[str] = frozenset(FILESYSTEMS)
     fuse_device: bool = True
     memory_total: int = 24 * GIB
     disk_free: dict[str, int] = field(default_factory=dict)  # directory -> bytes free
@@ -62,7 +61,7 @@ def _kernel(machine: Machine) -> list[LabError]:
                 "Inside a container, start that with --privileged; else use a machine of its own.",
             )
         )
-    for name in sorted({"overlay", "fuse"} - machine.filesystems):
+    for name in sorted(set(FILESYSTEMS) - machine.filesystems):
         found.append(LabError(f"This kernel has no {name} file system.", f"Load its module (modprobe {name}), then try again."))
     if not machine.fuse_device:
         found.append(LabError("There is no /dev/fuse on this machine.", "Load the module fuse; inside a container, start that with --device /dev/fuse."))
@@ -70,16 +69,16 @@ def _kernel(machine: Machine) -> list[LabError]:
 
 
 def _cgroups(machine: Machine) -> list[LabError]:
-    if machine.cgroup_version == 2 and not machine.cgroup_v2_allowed:
-        return [
-            LabError(
-                "This machine uses cgroup v2 alone. The lab is proven on cgroup v1 (the hybrid layout) only.",
-                "Boot with systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1, "
-                f"or try what is written for v2 with {CGROUP_V2_SWITCH}=try.",
-            )
-        ]
     if not machine.cgroup_writable:
         return [LabError("No control group can be made on this machine.", "Inside a container, start that with --privileged and --cgroupns=host.")]
+    if machine.cgroup_lacking:
+        return [
+            LabError(
+                f"The control groups of this machine lack {', '.join(machine.cgroup_lacking)}.",
+                "Use a newer kernel (Debian 12's and Ubuntu 24.04's have it all), "
+                "or boot with systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1.",
+            )
+        ]
     return []
 
 
@@ -150,16 +149,16 @@ def look(paths: Paths, groups: cgroups.Groups, *, building: bool) -> Machine:
     cache_bytes = CACHE_BYTES if building else 0
     same = os.stat(state).st_dev == os.stat(cache).st_dev
     needed[str(state if same else cache)] = cache_bytes + (needed[str(state)] if same else 0)
+    writable = _can_make_group(groups)
     addresses, routes = _network() if shutil.which("ip") else ({}, ())
     if ours:
         addresses.pop(plan.MACHINE_LINK, None)
     return Machine(
         user=os.geteuid(),
-        cgroup_version=groups.version,
-        cgroup_writable=_can_make_group(groups),
-        cgroup_v2_allowed=os.environ.get(CGROUP_V2_SWITCH) == "try",
+        cgroup_writable=writable,
+        cgroup_lacking=tuple(groups.lacking()) if writable else (),
         namespaces=_namespaces(),
-        filesystems=frozenset(line.split()[-1] for line in Path("/proc/filesystems").read_text(encoding="ascii").splitlines()),
+        filesystems=_filesystems(),
         fuse_device=Path("/dev/fuse").exists(),
         memory_total=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         disk_free={directory: shutil.disk_usage(directory).free for directory in needed},
@@ -184,6 +183,18 @@ def _can_make_group(groups: cgroups.Groups) -> bool:
     except OSError:
         return False
     return True
+
+
+def _filesystems() -> frozenset[str]:
+    """Those that the kernel knows; what it has as a module is loaded first, as a mount would."""
+
+    def known() -> frozenset[str]:
+        return frozenset(line.split()[-1] for line in Path("/proc/filesystems").read_text(encoding="ascii").splitlines())
+
+    missing = [name for name in FILESYSTEMS if name not in known()]
+    if missing and shutil.which("modprobe"):
+        run(["modprobe", "--all", *missing], check=False)
+    return known()
 
 
 def _namespaces() -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lib import meminfo, poolfs
+from lib import cgroups, meminfo, poolfs
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -87,9 +87,11 @@ def test_usage_above_the_limit_is_not_negative() -> None:
 
 
 def test_cgroup_v2_has_its_own_names() -> None:
-    stat = {"file": 3 * GIB, "anon": GIB, "inactive_file": 2 * GIB, "active_file": GIB, "slab_reclaimable": MIB, "kernel": 2 * MIB}
+    stat = {"file": 3 * GIB, "anon": GIB, "inactive_file": 2 * GIB, "active_file": GIB, "kernel": 9 * MIB}
+    stat |= {"slab": 2 * MIB, "slab_reclaimable": MIB, "kernel_stack": 3 * MIB, "pagetables": 4 * MIB}
     values = meminfo.parse_meminfo(meminfo.render(meminfo.usage_v2(6 * GIB, 5 * GIB, stat, {"anon": GIB})))
-    assert (values["MemFree"], values["AnonPages"], values["Cached"], values["Slab"]) == (GIB, 0, 3 * GIB, 2 * MIB)
+    assert (values["MemFree"], values["AnonPages"], values["Cached"]) == (GIB, 0, 3 * GIB)
+    assert (values["Slab"], values["SUnreclaim"], values["KernelStack"], values["PageTables"]) == (2 * MIB, MIB, 3 * MIB, 4 * MIB)
 
 
 def test_the_reclaimable_share_of_kernel_memory() -> None:
@@ -193,3 +195,34 @@ def test_the_pool_reads_a_cgroup_directory(tmp_path: Path) -> None:
         pool.drop_caches("7")
     pool.drop_caches("3\n")
     assert (tmp_path / "memory.force_empty").read_text() == "0"
+
+
+def test_the_pool_reads_a_cgroup_directory_of_v2(tmp_path: Path) -> None:
+    for name, text in {
+        "memory.max": str(6 * GIB),
+        "memory.current": str(5 * GIB),
+        "memory.stat": f"anon {GIB}\nfile {3 * GIB}\nunevictable {GIB}\n",
+        "memory.reclaim": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    unit = tmp_path / "payload" / "system.slice" / "gb10-simd.service"  # beside systemd-nspawn's own group
+    unit.mkdir(parents=True)
+    (unit / "memory.stat").write_text(f"anon {GIB}\n")
+    pool = poolfs.Pool(tmp_path, "gb10-simd.service")
+    values = meminfo.parse_meminfo(pool.meminfo())
+    assert (values["MemFree"], values["AnonPages"], values["Mlocked"]) == (GIB, 0, 0)
+    pool.drop_caches("3\n")
+    assert (tmp_path / "memory.reclaim").read_text() == str(3 * GIB)
+
+
+def test_what_cannot_be_reclaimed_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.reclaim").write_text("")
+    asked: list[bytes] = []
+
+    def write(_descriptor: int, data: bytes) -> int:
+        asked.append(data)
+        raise BlockingIOError(errno.EAGAIN, "not all could go")
+
+    monkeypatch.setattr(os, "write", write)
+    cgroups.reclaim(tmp_path, MIB)
+    assert asked == [b"1048576"]

@@ -87,6 +87,28 @@ def test_control_groups_of_the_unified_layout_and_of_none() -> None:
         cgroups.find("proc /proc proc rw 0 0\n")
 
 
+def test_a_group_of_the_unified_layout_is_given_its_controllers_and_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "unimem-lab").mkdir()
+    for directory in (tmp_path, tmp_path / "unimem-lab"):
+        (directory / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids\n")
+    groups = cgroups.GroupsV2(tmp_path)
+    groups.create("spark-01", memory=plan.POOL)
+    for directory in (tmp_path, tmp_path / "unimem-lab"):
+        assert (directory / "cgroup.subtree_control").read_text() == "+memory +cpu +cpuset +io +pids"
+    assert (groups.memory_directory("spark-01") / "memory.max").read_text() == str(plan.POOL)
+    assert (groups.memory_directory("spark-01") / "memory.swap.max").read_text() == "0"
+
+
+def test_what_the_unified_layout_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu memory pids\n")
+    groups = cgroups.GroupsV2(tmp_path)
+    assert groups.lacking() == ["the controller io", "memory.reclaim (Linux 5.19)"]
+    groups.memory_directory(cgroups.BUILDS).mkdir(parents=True)
+    (groups.memory_directory(cgroups.BUILDS) / "memory.reclaim").write_text("")
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    assert groups.lacking() == []
+
+
 def test_mount_points_are_unescaped() -> None:
     text = "22 1 0:20 / /run/a\\040b rw shared:1 - overlay overlay rw\n23 1 0:21 / /run/c rw - tmpfs t rw\n"
     assert mounts.parse_mountinfo(text) == [Path("/run/a b"), Path("/run/c")]

@@ -30,8 +30,8 @@ def test_a_good_machine_is_not_complained_about() -> None:
         ({"namespaces": "unshare failed: Operation not permitted"}, "Operation not permitted"),
         ({"filesystems": frozenset({"fuse"})}, "no overlay file system"),
         ({"fuse_device": False}, "/dev/fuse"),
-        ({"cgroup_version": 2}, "cgroup v2 alone"),
         ({"cgroup_writable": False}, "No control group"),
+        ({"cgroup_lacking": ("the controller cpuset", "memory.reclaim (Linux 5.19)")}, "lack the controller cpuset, memory.reclaim"),
         ({"memory_total": 8 * GIB}, "8.0 GiB of memory; the lab needs 13 GiB"),
         ({"disk_free": {"/var/cache": 3 * GIB}}, "/var/cache has 3.0 GiB free; the lab needs 10.0 GiB"),
         ({"addresses": {"unimem-mgmt": ()}}, "interface unimem-mgmt exists"),
@@ -50,10 +50,6 @@ def test_one_problem_one_sentence_one_remedy(change: dict[str, object], words: s
 
 def test_all_problems_are_told_at_once() -> None:
     assert len(judge(replace(GOOD, fuse_device=False, memory_total=GIB, taken_namespaces=("unimem-spark-01",)))) == 3
-
-
-def test_cgroup_v2_can_be_tried_on_request() -> None:
-    assert judge(replace(GOOD, cgroup_version=2, cgroup_v2_allowed=True)) == []
 
 
 def test_only_installed_packages_count() -> None:
