@@ -51,7 +51,9 @@ def page(failed: Failed) -> str:
 def test_no_memory_for_the_workers_context(as_before: None, wary_driver: None, tmp_path: Path) -> None:
     """The seed's failure after everything was done right: the driver wants more than is free. The evicted service comes back."""
     on_host("spark-02", "gb10-sim-ctl", "set", f"context_margin={8 * 1024**3}")
-    failed = deploy_failing(tmp_path, **LARGE)
+    # The service that comes back makes a context, too.
+    with meanwhile(rank_says("spark-02", 1, "CUDA error: out of memory"), lambda: on_host("spark-02", "gb10-sim-ctl", "reset")):
+        failed = deploy_failing(tmp_path, **LARGE)
     assert failed.verdict == ("memory", "spark-02")
     assert failed.report["diagnosis"]["cause"] == "cuda_context"
     text = page(failed)
