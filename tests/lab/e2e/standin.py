@@ -148,7 +148,10 @@ def kill(host: str, number: int, pattern: str) -> None:
 def left_behind(host: str) -> list[str]:
     """All that a failed deployment could have left on a host, in words."""
     found = [f"container {name}" for name in ranks(host)]
-    found += [f"process {line}" for line in on_host(host, "pgrep", "-af", "VLLM::|rank_supervisor", check=False).stdout.splitlines()]
+    # The seed's service is a vLLM as well.
+    theirs = on_host(host, "docker", "top", "vllm_embeddings", "-eo", "pid", check=False).stdout.split()
+    running = on_host(host, "pgrep", "-af", "VLLM::|rank_supervisor", check=False).stdout.splitlines()
+    found += [f"process {line}" for line in running if line.split()[0] not in theirs]
     found += [f"/dev/shm/{name}" for name in on_host(host, "ls", "-A", "/dev/shm").stdout.split()]
     units = on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", "unimem-lease*", check=False).stdout
     found += [f"unit {line.split()[0]}" for line in units.splitlines()]
