@@ -45,8 +45,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - C(state) (answers, starting, silent, incomplete or absent), C(lines) (the text), C(cause) (in a sentence, empty where nothing is wrong), C(data) (the
-      same for machines) and C(files) (a dictionary from a file's relative path to its text).
+    - C(state) (answers, starting, silent, incomplete, absent or unknown), C(lines) (the text), C(cause) (a sentence, empty where nothing is
+      wrong), C(data) (the same for machines) and C(files) (a dictionary from a file's relative path to its text).
   type: dict
 """
 

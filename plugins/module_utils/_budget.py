@@ -45,7 +45,7 @@ _MAX_RECOMMENDED_SEQS: t.Final = 256
 #: Above this share vLLM itself warns and GB10 systems have locked up; never recommended.
 _MAX_UTILIZATION: t.Final = 0.92
 #: Problems after which weights or pool cannot be known.
-_UNKNOWING: t.Final = ("config_", "weights_unknown", "weights_implausible", "safetensors_", "index_", "model_", "pool_")
+_UNKNOWING: t.Final = ("config_", "weights_unknown", "weights_implausible", "safetensors_", "index_", "model_", "pool_", "driver_un")
 
 
 def compute(request: Request) -> dict[str, t.Any]:
@@ -332,12 +332,25 @@ class _Budget:
         asked = self._asked()
         if asked and asked + outside > free:
             return False
+        if self.sglang and not self._balanced(free):
+            return False
         fraction = self.request.mem_fraction_static
         if self.sglang and fraction is not None:
             before = self._before_load(free, terms)
             static = (terms["weights"] or 0) + self.demand_kv + self.demand_state
             return int(before * fraction) >= static
         return True
+
+    def _balanced(self, free: int) -> bool:
+        """Whether this node has so much, with *free* bytes, that SGLang takes its ranks for alike. Of the node with less: the other one is not at fault."""
+        others = [figure for figure in (_available_of(peer) for peer in self.request.peers) if figure is not None]
+        own = self._available_at(free)
+        return own is None or not others or own >= checks.SGLANG_BALANCE * max(others)
+
+    def _available_at(self, free: int) -> int | None:
+        """What SGLang reads as available when *free* bytes are: page cache counts, so only what is stopped adds to it."""
+        own = self.pool.available if self.pool.available is not None else self.pool.allocatable
+        return None if own is None else own + max(0, free - (self.pool.allocatable or 0))
 
     def _verdict(self, terms: t.Mapping[str, int | None], need: int | None, outside: int) -> str:
         """The verdict; fills *stop*."""
@@ -607,11 +620,12 @@ class _Budget:
                 "before that the CUDA context or the load can fail.",
             )
         totals = [figure for figure in (memory_of(peer, "total") for peer in request.peers) if figure]
-        if pool.total and any(abs(total - pool.total) > pool.total // 100 for total in totals):
+        own_total = memory_of(request.gpu_memory, "total")
+        if own_total and any(abs(total - own_total) > own_total // 100 for total in totals):
             self.problems.add("nodes_differ", "The nodes' memory differs by more than 1 %: a utilization means another amount on each; prefer kv_cache_memory.")
         if self.sglang and totals:
             others = [figure for figure in (_available_of(peer) for peer in request.peers) if figure is not None]
-            own = pool.available if pool.available is not None else pool.allocatable
+            own = self._available_at(pool.allocatable + freed) or 0
             if others and min([own, *others]) < checks.SGLANG_BALANCE * max([own, *others]):
                 self.problems.add("ranks_unbalanced", "Available memory differs by more than a tenth between the nodes; SGLang refuses to start then.")
         if concurrency is not None and self.model is not None and not self.per_token and not self.per_sequence:

@@ -50,9 +50,13 @@ def read_pool(facts: t.Any, problems: Problems, assumptions: list[str]) -> Pool:
     if klass in ("discrete", "coherent"):
         return _device_pool(klass, facts, available, problems)
     if klass == "unresponsive":
-        problems.add("driver_unresponsive", "The GPU driver of this node does not answer; nothing should be launched on it before that is cleared.")
+        text = "The GPU driver of this node does not answer. Nothing can be launched on it before that is cleared; a driver that hangs takes a reboot."
+        problems.error("driver_unresponsive", text)
     elif klass == "none":
         problems.add("no_gpu", "This node has no GPU that the facts know of; its whole memory is taken as the pool.")
+    elif klass == "unified" and _gpu_source(facts) == "none":
+        text = f"The GPU driver of this node cannot be asked ({shown(_gpu_reason(facts), 200)}), so that an engine would not find its GPU either."
+        problems.error("driver_unread", f"{text} Mend that first; a mismatch of versions takes a reboot, a lack of rights become.")
     elif not klass:
         assumptions.append("gpu_memory names no class; unified memory is assumed.")
     cuda_free = _figure(memory, "cuda_free", problems)
@@ -70,6 +74,17 @@ def read_pool(facts: t.Any, problems: Problems, assumptions: list[str]) -> Pool:
     if free_now is not None and allocatable is not None:
         free_now = min(free_now, allocatable) if klass != "none" else free_now
     return Pool(klass, total, free_now, allocatable, available if available is not None else allocatable, True)
+
+
+def _gpu_source(facts: t.Mapping[str, t.Any]) -> t.Any:
+    """What the GPU was read with; None where the facts do not say."""
+    sources = facts.get("sources")
+    return sources.get("gpu") if isinstance(sources, dict) else None
+
+
+def _gpu_reason(facts: t.Mapping[str, t.Any]) -> object:
+    reasons = facts["sources"].get("reasons")
+    return reasons.get("gpus", "no reason is given") if isinstance(reasons, dict) else "no reason is given"
 
 
 def _device_pool(klass: str, facts: dict[str, t.Any], available: int | None, problems: Problems) -> Pool:

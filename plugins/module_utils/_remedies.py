@@ -190,7 +190,7 @@ def _more_ranks(now: Situation) -> dict[str, t.Any] | None:
         if now.evaluate(**settings).good:
             action = "more_ranks" if size * count > tensor * pipeline else "other_ranks"
             text = " and ".join(f"{name} {value}" for name, value in settings.items())
-            return _tried(now, action, settings, f"Split the model over {size * count} ranks ({text}).")
+            return _tried(now, action, settings, f"Split the model over {size * count} {'rank' if size * count == 1 else 'ranks'} ({text}).")
     return None
 
 

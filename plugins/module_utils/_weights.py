@@ -266,6 +266,8 @@ def _from_total(total: int, model: Model, expected: list[Tensor], split: Split, 
         )
         if guess and total < guess // 8:
             problems.error("weights_implausible", f"weight_bytes is {total}, but a model of this config has about {guess} bytes of weights.")
+        elif guess and not guess // 4 <= total <= guess * 4:
+            problems.add("weights_differ", f"weight_bytes is {total}, a model of this config has about {guess} bytes of weights: are both of one model?")
         unloaded = 0
     else:
         unloaded = guess - reference.loaded

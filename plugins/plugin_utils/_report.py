@@ -235,7 +235,8 @@ def group_lines(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[
     """Of a deployment as it is found: one word for it, and how each rank is.
 
     The word is ``answers``, ``starting``, ``silent`` (all ranks run and no token comes back), ``incomplete`` (ranks missing, ended, or of several
-    launches) or ``absent``. ``answer`` has ``text`` (what came back for a prompt, or nothing) and ``why`` (why nothing did).
+    launches), ``absent`` or ``unknown`` (no node can be asked).
+    ``answer`` has ``text`` (what came back for a prompt, or nothing) and ``why`` (why nothing did).
     """
     ranks = [(name, rank) for name, node in nodes.items() for rank in node.get("ranks") or []]
     lines = []
@@ -249,7 +250,7 @@ def group_lines(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[
     launches = {rank.get("launch_id") for _name, rank in ranks}
     expected = len(nodes) + len([name for name in unreachable if name not in nodes])
     if not ranks:
-        state = "absent"
+        state = "absent" if any(name not in unreachable for name in nodes) else "unknown"
     elif len(running) < expected or len(ranks) != len(running) or len(launches) > 1:
         state = "incomplete"
     elif answer.get("text"):
@@ -268,6 +269,7 @@ STATES = {
     "silent": "all of its ranks run and say that they are ready, and no token comes back",
     "incomplete": "it is not whole: ranks are missing, have ended, or are of several launches",
     "absent": "no rank of it is there",
+    "unknown": "whether it has ranks is not known, since no node can be reached",
 }
 
 

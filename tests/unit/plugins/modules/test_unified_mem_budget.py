@@ -88,6 +88,23 @@ def test_sizes_may_be_text_or_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("facts", "code", "words"),
+    [
+        ({"class": "unresponsive"}, "driver_unresponsive", "reboot"),
+        ({"sources": {"gpu": "none", "reasons": {"gpus": "version mismatch (NVML error 18)"}}}, "driver_unread", "NVML error 18"),
+        ({"sources": {"gpu": "none"}}, "driver_unread", "no reason is given"),
+    ],
+)
+def test_a_driver_that_cannot_be_asked_is_no_fit(facts: dict[str, t.Any], code: str, words: str) -> None:
+    fine = run(fail=False)["budget"]
+    assert fine["verdict"] in FIT_VERDICTS
+    memory = {"class": "unified", "memory": {"total": 128 * GIB, "free": 120 * GIB, "available": 120 * GIB, "allocatable": 120 * GIB}, "processes": []}
+    budget = run(fail=False, gpu_memory={**memory, **facts})["budget"]
+    assert budget["verdict"] == "unknown" and not budget["fits"]
+    assert [problem["severity"] for problem in budget["problems"] if problem["code"] == code and words in problem["message"]] == ["error"]
+
+
+@pytest.mark.parametrize(
     ("params", "code"),
     [
         ({"engine": "vllm_mp", "mem_fraction_static": 0.8}, "option_of_another_engine"),

@@ -220,6 +220,13 @@ def test_a_deployment_as_it_is_found(ranks: tuple[list[dict[str, t.Any]], ...], 
     assert report["data"]["state"] == state and json.loads(report["files"]["report.json"])["state"] == state
 
 
+def test_of_nodes_that_nobody_reached_nothing_is_known() -> None:
+    nodes = {name: _report.node_report({}) for name in ("a", "b")}
+    report = _report.diagnose_report(nodes, {"name": "default", "engine": "vllm_mp", "unreachable": ["a", "b"], "answer": {}})
+    assert report["state"] == "unknown" and "not known" in report["lines"][0]
+    assert _report.diagnose_report(nodes, {"name": "default", "engine": "vllm_mp", "unreachable": ["b"], "answer": {}})["state"] == "absent"
+
+
 def test_a_node_that_cannot_be_asked_is_missing_from_the_group() -> None:
     nodes = {"a": _report.node_report({"tp_launch_readings": {"ranks": [found_rank(0)]}}), "b": _report.node_report({})}
     report = _report.diagnose_report(nodes, {"name": "default", "engine": "vllm_mp", "unreachable": ["b"], "answer": {"text": "x"}})
