@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 from harness import HOSTS, INVENTORY, Controller, cut_off, meminfo, on_host, ranks, run_module, run_playbook, unit, wait_until
 
-# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
-pytestmark = pytest.mark.soak
-
 #: Longer than two looks at the loading ranks take on a busy machine.
 TTL = 45
 #: The timer looks every 10 s; then ranks have 2 x 5 s to end, and the service is started and has to answer.
