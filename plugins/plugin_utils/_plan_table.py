@@ -11,6 +11,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Mapping
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_config import SLIDING
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._verdicts import badness, words
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._text import printable, size, table
 
@@ -87,7 +88,10 @@ def _cache(budget: Mapping[str, t.Any]) -> list[str]:
     tokens, requests, length = budget.get("kv_tokens"), budget.get("max_concurrency"), budget.get("context_length")
     if tokens is None or requests is None or length is None:
         return []
-    return [f"Its cache will hold {int(tokens):,} tokens: {float(requests):.2f} requests of {int(length):,}, {size(budget.get('kv_bytes_per_token'))} a token."]
+    # Layers with a sliding window keep only its tokens, so that all tokens together take less than their number times this figure.
+    sliding = any(group.get("kind") == SLIDING for group in (budget.get("kv_layout") or {}).get("groups") or [])
+    each = f"{'at most ' if sliding else ''}{size(budget.get('kv_bytes_per_token'))} a token"
+    return [f"Its cache will hold {int(tokens):,} tokens: {float(requests):.2f} requests of {int(length):,}, {each}."]
 
 
 def _engine(budget: Mapping[str, t.Any]) -> list[str]:

@@ -79,3 +79,17 @@ def test_rows_have_what_a_query_needs() -> None:
     found = _plan_table.rows(plan(TWO)["nodes"])
     assert [set(row) for row in found] == [{"name", "verdict", "need", "have", "badness"}] * 2
     assert max(found, key=lambda row: row["badness"])["name"] == "spark-02"
+
+
+def test_a_tokens_bytes_are_the_most_where_a_window_slides() -> None:
+    """All tokens of such a cache together take less than their number times that."""
+    one = {"spark-01": facts(110.0, 115.0)}
+    assert any("12.0 KiB a token" in line and "at most" not in line for line in _plan_table.lines(plan(one)))
+    config = {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 18,
+        "num_local_experts": 128, "num_experts_per_tok": 4, "intermediate_size": 2880, "vocab_size": 201088, "max_position_embeddings": 131072,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    }
+    found = plan(one, config=config, weight_bytes=65 * 10**9, context_length=131072, kv_cache_memory=10 * 1024**3)
+    assert any("36.0 KiB a token" in line and "at most" in line for line in _plan_table.lines(found))
