@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from stand_ins import LIBRARY, MIB, StandIns, codes, outcomes, wait_for
 
+# Part of `make soak` for the time that it takes.
+pytestmark = pytest.mark.soak
+
 
 def test_engine_core_that_its_parent_left_behind(strangers: StandIns) -> None:
     """Its name is cut at 15 characters, and another one has the same 15."""

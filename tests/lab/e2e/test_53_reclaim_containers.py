@@ -10,6 +10,9 @@ from collections.abc import Iterator
 import pytest
 from stand_ins import StandIns, codes, outcomes, rows, wait_for
 
+# Part of `make soak` for the time that it takes.
+pytestmark = pytest.mark.soak
+
 LABEL = "com.docker.compose"
 
 

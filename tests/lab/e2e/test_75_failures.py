@@ -61,6 +61,7 @@ def test_no_memory_for_the_workers_context(as_before: None, wary_driver: None, t
 # --- a rank dies ----------------------------------------------------------------------------------------------------------
 
 
+@soak
 def test_a_rank_is_killed_while_it_loads(as_before: None, tmp_path: Path) -> None:
     with meanwhile(rank_says("spark-02", 1, "Starting to load model"), lambda: kill("spark-02", 1, "VLLM::EngineCore")):
         failed = deploy_failing(tmp_path, fault="1:load:stay")
@@ -107,6 +108,7 @@ def test_an_engine_that_fails_for_a_reason_that_nobody_knows(as_before: None, tm
 # --- it says that it is healthy and is not --------------------------------------------------------------------------------
 
 
+@soak
 def test_health_is_200_and_the_first_completion_fails(as_before: None, tmp_path: Path) -> None:
     failed = deploy_failing(tmp_path, fault="0:complete:raise")
     assert failed.verdict == ("engine", "spark-01"), page(failed)
@@ -193,6 +195,7 @@ def image() -> str:
     return reference
 
 
+@soak
 def test_the_image_is_missing_or_another_one_on_the_worker(as_before: None, image: str) -> None:
     """Another one under the same name: another version of Ray, say. Both are found before anything is started."""
     build = f"printf 'FROM {image}\\nENV RAY_VERSION=2.40.0\\n' | docker build --quiet --tag {image} -"
