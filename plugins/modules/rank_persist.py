@@ -119,8 +119,6 @@ notes:
   - It needs root, systemd 240 or newer, and Python 3.9 or newer on the node.
   - C(journalctl -u unimem-rank-DEPLOYMENT) tells what was waited for, refused or started, and why.
 seealso:
-  - plugin: unimem.dgx_spark.tp_launch
-    plugin_type: role
   - module: unimem.dgx_spark.node_lease
   - module: unimem.dgx_spark.rank_info
 """
