@@ -19,12 +19,18 @@ import io
 import typing as t
 import zipfile
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
+
 PACKAGE = "ansible_collections.unimem.dgx_spark.plugins.module_utils"
 
 #: A constant date, so that the same sources make the same archive.
 _DATE = (2026, 1, 1, 0, 0, 0)
 
 _MAIN = "import sys\n\nfrom {module} import main\n\nsys.exit(main(sys.argv))\n"
+
+
+#: Seconds for an archive to say that it can run: a busy node starts Python slowly.
+_CHECK_SECONDS = 60.0
 
 
 class ArchiveError(Exception):
@@ -83,3 +89,14 @@ def _imports(text: str) -> list[str]:
         elif isinstance(statement, ast.Import):
             found += [alias.name for alias in statement.names if alias.name.startswith(f"{PACKAGE}.")]
     return found
+
+
+def check_agent(world: World, command: t.Sequence[str]) -> str | None:
+    """Have an archive on this node prove that it runs there (C(check) is to print C(ready)); else why not."""
+    done = world.run([*command, "check"], _CHECK_SECONDS)
+    if done.rc == 0 and done.stdout.strip() == "ready":
+        return None
+    if done.timed_out:
+        return f"has not ended within {_CHECK_SECONDS:.0f} s"
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return f"ended with status {done.rc}: {lines[-1] if lines else 'no message'}"

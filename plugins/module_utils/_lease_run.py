@@ -14,7 +14,7 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lease_agent
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive, check_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import (
@@ -37,9 +37,6 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle imp
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
-
-#: Seconds that the agent has to prove that it runs on this node.
-_CHECK_SECONDS = 60.0
 
 #: No lease is shorter: the timer looks every 10 s, and a slow ssh takes that long.
 MIN_TTL = 15
@@ -93,7 +90,7 @@ def run_module(params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.
 
     Raises ValueError with a sentence for parameters that cannot be meant.
     """
-    return run(LiveLeaseNode(), params, check, _check_agent)
+    return run(LiveLeaseNode(), params, check, lambda command: check_agent(LiveWorld(), command))
 
 
 def run(
@@ -327,13 +324,3 @@ def _hold(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.
 def _command(node: LeaseNode) -> list[str]:
     """How the agent is run: by the Python that runs this, and nothing of a user's."""
     return [sys.executable or "/usr/bin/python3", "-I", "-B", os.path.join(node.store.directory, _lease_agent.ARCHIVE)]
-
-
-def _check_agent(command: t.Sequence[str]) -> str | None:
-    done = LiveWorld().run([*command, "check"], _CHECK_SECONDS)
-    if done.rc == 0 and done.stdout.strip() == "ready":
-        return None
-    if done.timed_out:
-        return f"has not ended within {_CHECK_SECONDS:.0f} s"
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return f"ended with status {done.rc}: {lines[-1] if lines else 'no message'}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive, check_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError, find_engines
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import RankEngine
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import Rank, find_ranks
@@ -30,9 +30,6 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import Siz
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import UNIT_DIRECTORY
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
-#: Seconds that the agent has to prove that it runs on this node.
-_CHECK_SECONDS = 60.0
-
 
 class Host(t.NamedTuple):
     """The machine. Tests put an invented one in its place."""
@@ -48,7 +45,7 @@ class Host(t.NamedTuple):
 def run_module(params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.Any], str | None]:
     """Do what the module's parameters ask on this machine. Returns the result and, if it failed, what went wrong."""
     world = LiveWorld()
-    return run(Host(world, lambda: find_engines(world)[0], prove=lambda command: _check_agent(world, command)), params, check)
+    return run(Host(world, lambda: find_engines(world)[0], prove=lambda command: check_agent(world, command)), params, check)
 
 
 def run(host: Host, params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.Any], str | None]:
@@ -168,13 +165,3 @@ def _shown(store: PersistStore, units: PersistUnits) -> str:
     if not (store.exists() or units.exists()):
         return ""
     return store.text() + units.text() + ("runs\n" if units.active() else "does not run\n")
-
-
-def _check_agent(world: World, command: t.Sequence[str]) -> str | None:
-    done = world.run([*command, "check"], _CHECK_SECONDS)
-    if done.rc == 0 and done.stdout.strip() == "ready":
-        return None
-    if done.timed_out:
-        return f"has not ended within {_CHECK_SECONDS:.0f} s"
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return f"ended with status {done.rc}: {lines[-1] if lines else 'no message'}"

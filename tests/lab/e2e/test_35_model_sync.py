@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import HOSTS, Run, meminfo, on_host, run_module
+from harness import HOSTS, Run, empty_page_cache, meminfo, on_host, run_module
 from models import BASE, SOURCE, TARGET, Model, fresh, has_new, listing, python, resident
 
 # Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
@@ -66,7 +66,7 @@ def test_an_unchanged_model_of_50_shards_costs_less_than_a_second() -> None:
 def test_the_memory_comes_back_on_both_hosts_and_progress_is_shown() -> None:
     model = fresh(Model("cache", shards=4, size=100_000_000), old=False)
     for host in HOSTS:
-        on_host(host, "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches")
+        empty_page_cache(host)
     before = {host: meminfo(host)["MemFree"] for host in HOSTS}
     run = model.sync()
     assert run.rc == 0, run.failures
