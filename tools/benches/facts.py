@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 from collections.abc import Callable
 
 from tools import timing
+from tools.benches._hosts import on_host
 from tools.console import ToolError
 from tools.environments import Environment
-from tools.places import ROOT
 
 PING, SETUP, FACTS = "ansible.builtin.ping", "ansible.builtin.setup", "unimem.dgx_spark.gpu_memory_facts"
 HOST = "spark-01"
@@ -43,26 +42,18 @@ def _ad_hoc(environment: Environment, module: str, interpreter: str) -> float:
     return timing.seconds(environment, argv)
 
 
-def _ssh(*argv: str, stdin: str = "") -> str:
-    """A command on the node, over the lab's ssh, the words quoted by nobody: they are ours, and have no blanks."""
-    done = subprocess.run(["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), HOST, *argv], input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ToolError(f"{HOST}: {' '.join(argv)} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout
-
-
 def _payload(environment: Environment, module: str) -> str:
     """Have Ansible put a module's file on the node and leave it there; its path."""
     variables = {"ANSIBLE_KEEP_REMOTE_FILES": "1", "ANSIBLE_PIPELINING": "0", "ANSIBLE_REMOTE_TMP": f"{KEPT}/{module}"}
     timing.seconds(environment, ["ansible", "-i", "inventory/lab.yml", HOST, "-m", module], variables)
-    found = _ssh("find", f"{KEPT}/{module}", "-name", "AnsiballZ_*.py").split()
+    found = on_host(HOST, "find", f"{KEPT}/{module}", "-name", "AnsiballZ_*.py").split()
     if len(found) != 1:
         raise ToolError(f"Ansible left {len(found)} files of {module} on {HOST}, where one was expected")
     return found[0]
 
 
 def _on_node(interpreter: str, payload: str, source: str | None) -> float:
-    answer = json.loads(_ssh("python3", "-", interpreter, payload, stdin=_TIMER))
+    answer = json.loads(on_host(HOST, "python3", "-", interpreter, payload, stdin=_TIMER))
     if answer["failed"] or answer["source"] != source:
         raise ToolError(f"{payload} with {interpreter}: failed is {answer['failed']}, the GPU was read by {answer['source']} instead of {source}")
     return float(answer["took"])
@@ -87,7 +78,7 @@ def measure(environment: Environment, rounds: int) -> None:
         }
         seen = timing.in_turns(processes, rounds)
     finally:
-        _ssh("rm", "-rf", KEPT)
+        on_host(HOST, "rm", "-rf", KEPT)
     timing.table(f"the module's process on {HOST}", seen, "ping")
     own = {name: [took - base for took, base in zip(seen[name], seen["ping"], strict=True)] for name in seen if name != "ping"}
     timing.table(f"of it, what the module itself takes (ping's process taken off, round by round) on {HOST}", own, "setup")

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import functools
 import json
-import shlex
-import subprocess
 import time
 from typing import Any
 
 from tools import timing
+from tools.benches._hosts import on_host
 from tools.console import ToolError, say
 from tools.environments import Environment
-from tools.places import ROOT
 
 HOSTS = ("spark-01", "spark-02")
 SETTINGS: dict[str, Any] = {
@@ -51,21 +49,12 @@ while True:
 """
 
 
-def _ssh(host: str, *argv: str, stdin: str = "") -> str:
-    """A command on a host over the lab's ssh."""
-    words = ["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), host, shlex.join(argv)]
-    done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ToolError(f"{host}: {shlex.join(argv)[:200]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout
-
-
 def _run_line(host: str, rank: int) -> list[str]:
     """The `docker run` that starts the engine of a rank as the role's container has it, and nothing around it."""
-    (found,) = json.loads(_ssh(host, "docker", "inspect", f"unimem-bench-rank{rank}"))
+    (found,) = json.loads(on_host(host, "docker", "inspect", f"unimem-bench-rank{rank}"))
     setup, config = found["HostConfig"], found["Config"]
     programs = next(mount["Source"] for mount in found["Mounts"] if mount["Destination"] == "/opt/unimem")
-    (engine,) = (step for step in json.loads(_ssh(host, "cat", f"{programs}/rank.json"))["steps"] if step["name"] == "engine")
+    (engine,) = (step for step in json.loads(on_host(host, "cat", f"{programs}/rank.json"))["steps"] if step["name"] == "engine")
     if setup["NetworkMode"] != "host" or not setup["Init"]:
         raise ToolError(f"the role's container on {host} is not as this script knows it; {__name__} has to be looked at again")
     line = ["docker", "run", "--detach", "--name", f"by-hand-rank{rank}", "--network", "host", "--init", "--ipc", setup["IpcMode"], "--gpus", "all"]
@@ -87,7 +76,7 @@ class _Launches:
         self._question: list[str] = []
 
     def by_role(self) -> float:
-        took = timing.seconds(self._environment, [*_PLAYBOOK, "-e", f"tp_launch_image={self.image()}", "tests/lab/e2e/playbooks/launch_only.yml"])
+        took = timing.seconds(self._environment, [*_PLAYBOOK, "-e", f"tp_launch_image={self.image}", "tests/lab/e2e/playbooks/launch_only.yml"])
         if not self._lines:
             self._lines = {host: _run_line(host, rank) for rank, host in enumerate(HOSTS)}
         self.end()
@@ -98,17 +87,17 @@ class _Launches:
             self.by_role()
         start = time.monotonic()
         for host in HOSTS:
-            _ssh(host, *self._lines[host])
-        _ssh(HOSTS[0], "python3", "-", "http://127.0.0.1:8000/v1/completions", "unimem/tiny-hybrid", stdin=_ASK)
+            on_host(host, *self._lines[host])
+        on_host(HOSTS[0], "python3", "-", "http://127.0.0.1:8000/v1/completions", "unimem/tiny-hybrid", stdin=_ASK)
         took = time.monotonic() - start
         for rank, host in enumerate(HOSTS):
-            _ssh(host, "docker", "rm", "--force", f"by-hand-rank{rank}")
+            on_host(host, "docker", "rm", "--force", f"by-hand-rank{rank}")
         return took
 
-    @functools.lru_cache(maxsize=1)  # noqa: B019 - one object a run
+    @functools.cached_property
     def image(self) -> str:
         """The engine's image, which a deployment has left on both hosts."""
-        names = [set(_ssh(host, "docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "unimem-lab/vllm-cpu").split()) for host in HOSTS]
+        names = [set(on_host(host, "docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "unimem-lab/vllm-cpu").split()) for host in HOSTS]
         common = sorted(names[0] & names[1])
         if not common:
             raise ToolError("the engine's image is not on both hosts: deploy once, then undeploy")
@@ -116,7 +105,7 @@ class _Launches:
 
     def end(self) -> None:
         """Nothing of either runs."""
-        settings = ("-e", "tp_launch_state=stopped", "-e", f"tp_launch_image={self.image()}")
+        settings = ("-e", "tp_launch_state=stopped", "-e", f"tp_launch_image={self.image}")
         timing.seconds(self._environment, [*_PLAYBOOK, *settings, "tests/lab/e2e/playbooks/launch_only.yml"])
 
 
