@@ -75,7 +75,8 @@ class ActionModule(ActionBase):
 
     def _follow(self, job: dict[str, t.Any], progress: str, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         """Ask until the job has ended. Raises AnsibleConnectionFailure when the node cannot be reached for long."""
-        board = Board(os.path.join(C.DEFAULT_LOCAL_TMP, "unimem-model-push"), ON_TERMINAL)
+        # One for each task of this run: all hosts' workers have the same one in their hands.
+        board = Board(os.path.join(C.DEFAULT_LOCAL_TMP, f"unimem-model-push-{self._task._uuid}"), ON_TERMINAL)
         host = str((task_vars or {}).get("inventory_hostname", ""))
         last: Share | None = None
         asked = reached = time.monotonic()
@@ -100,8 +101,11 @@ class ActionModule(ActionBase):
             except AnsibleConnectionFailure:
                 if time.monotonic() - reached > PATIENCE:
                     raise
-        if last is not None and not status.get("failed"):
-            self._show(board.tell(Share(host, last.total, last.total, float(status.get("seconds", last.seconds)), finished=True)))
+        if not status.get("failed"):
+            # A short copy has ended before it was looked at; its log tells of it all the same.
+            last = share_from(host, {"sent": status.get("sent_bytes"), "total": status.get("sent_bytes"), "seconds": status.get("seconds")}) or last
+            if last is not None:
+                self._show(board.tell(Share(host, last.total, last.total, last.seconds, finished=True)))
         elif last is not None:
             board.tell(Share(host, last.sent, last.total, last.seconds, finished=True))
         return {name: value for name, value in status.items() if name not in ("ansible_job_id", "results_file", "started", "finished")}

@@ -6,7 +6,7 @@
 
 """One line about all copies that are under way, from several workers that know only one copy each.
 
-Ansible forks a worker for each host. They meet in a directory of this run on the controller: each keeps a file with what it
+Ansible forks a worker for each host. They meet in a directory of their task on the controller: each keeps a file with what it
 knows of its copy, and whoever finds that a line is due prints it, about all of them. On a terminal a line is due every 5 seconds,
 in a log whenever another tenth of the bytes has gone over.
 """
@@ -108,9 +108,6 @@ class Board:
             state = self._load()
             now = self._clock()
             shares: dict[str, t.Any] = {host: told for host, told in state["shares"].items() if told["finished"] or now - told["at"] < STALE}
-            if all(told["finished"] for told in shares.values()) and shares.get(share.host, {}).get("finished", True) and not share.finished:
-                # A new round of copies: the last one's hosts are done and not part of it.
-                shares, state = {}, {"shares": {}, "printed": 0.0, "tenth": 0}
             shares[share.host] = {**dataclasses.asdict(share), "at": now}
             state["shares"] = shares
             everything = [Share(**{name: value for name, value in told.items() if name != "at"}) for _host, told in sorted(shares.items())]
@@ -121,6 +118,9 @@ class Board:
     def _due(self, state: dict[str, t.Any], shares: t.Sequence[Share], now: float) -> bool:
         total = sum(share.total for share in shares)
         tenth = _TENTHS * sum(share.sent for share in shares) // total if total else _TENTHS
+        if total != state["total"]:
+            # Another copy has begun: its bytes are still to come.
+            state["total"], state["tenth"] = total, min(state["tenth"], tenth)
         ended = all(share.finished for share in shares)
         due = ended or (now - state["printed"] >= INTERVAL if self._terminal else tenth > state["tenth"])
         if due:
@@ -131,7 +131,7 @@ class Board:
         with contextlib.suppress(OSError, ValueError), open(os.path.join(self.directory, "state.json"), encoding="utf-8") as handle:
             loaded: dict[str, t.Any] = json.load(handle)
             return loaded
-        return {"shares": {}, "printed": 0.0, "tenth": 0}
+        return {"shares": {}, "printed": 0.0, "tenth": 0, "total": 0}
 
     def _save(self, state: t.Mapping[str, t.Any]) -> None:
         path = os.path.join(self.directory, "state.json")

@@ -20,7 +20,7 @@ class Task:
     """What the plugin reads of a task."""
 
     def __init__(self, args: dict[str, Any], check_mode: bool = False) -> None:
-        self.args, self.check_mode, self.async_val = args, check_mode, 0
+        self.args, self.check_mode, self.async_val, self._uuid = args, check_mode, 0, "0242ac11"
 
 
 class Connection:
@@ -79,6 +79,12 @@ def test_it_runs_as_a_job_and_shows_how_far_it_is(shown: list[str]) -> None:
     assert action._task.async_val == 0
     assert action.commands[-1].startswith("rm -f -- ~/.ansible_async/")
     assert action.modules[-1][1]["mode"] == "cleanup"
+
+
+def test_a_copy_that_has_ended_before_it_was_looked_at_is_told_of(shown: list[str]) -> None:
+    finished = {"finished": 1, "changed": True, "seconds": 0.4, "sent_bytes": 400}
+    assert Action(Task({"files": ["a"]}), [""], [finished]).run(task_vars={"inventory_hostname": "spark-02"})["changed"]
+    assert len(shown) == 1 and "(100 %)" in shown[0] and "spark-02" in shown[0]
 
 
 def test_a_connection_that_breaks_and_comes_back_is_no_failure(shown: list[str]) -> None:

@@ -80,12 +80,12 @@ def test_workers_that_know_one_copy_each_print_one_line_about_all(tmp_path: Path
     assert text and "slowest spark-02" in text and "of 2 hosts" in text
 
 
-def test_the_next_round_starts_at_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_copy_that_has_ended_before_another_one_begins_is_still_one_of_them(tmp_path: Path, clock: Clock) -> None:
     board = Board(str(tmp_path / "b"), False, clock)
     assert board.tell(Share("spark-02", 100, 100, 1.0, finished=True))
     assert board.tell(Share("spark-03", 0, 100, 0.0)) is None
     text = board.tell(Share("spark-03", 60, 100, 1.0))
-    assert text and "to spark-03" in text
+    assert text and "(80 %)" in text and "1 of 2 hosts done, slowest spark-03" in text
 
 
 def test_a_worker_that_is_gone_is_not_counted(tmp_path: Path, clock: Clock) -> None:
