@@ -125,8 +125,6 @@ class PersistUnits:
     def start(self) -> None:
         """Start its program. Raises PersistError."""
         try:
-            if self._show().active_state == "failed":
-                self._systemd.reset_failed(self.name, None, _TIMEOUT)
             self._systemd.start(self.name, None, _TIMEOUT)
         except SystemdError as exc:
             raise PersistError(str(exc), denied=exc.denied) from exc

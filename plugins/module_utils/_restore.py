@@ -207,13 +207,7 @@ class Restorer:
         if unit is None or unit.load_state == "not-found":
             self._problem(entry, f"there is no unit {entry['name']} any more; install it again and restore once more")
         elif not unit.running:
-            self._act(entry, "start", lambda: self._start(entry, unit))
-
-    def _start(self, entry: dict[str, t.Any], unit: Unit) -> None:
-        if unit.active_state == "failed":
-            # Else a start limit that was hit before could refuse it.
-            self.node.systemd.reset_failed(unit.name, unit.uid, self._left())
-        self.node.systemd.start(entry["name"], entry.get("uid"), self._left())
+            self._act(entry, "start", lambda: self.node.systemd.start(entry["name"], entry.get("uid"), self._left()))
 
     # Containers
 

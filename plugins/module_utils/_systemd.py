@@ -51,6 +51,12 @@ PROPERTIES = (
 
 RUNNING = ("active", "activating", "reloading", "refreshing")
 
+#: A unit's Result where it was not started since it was started too often.
+_LIMITS = ("start-limit-hit", "service-start-limit-hit")
+
+#: Characters of what systemctl said that are shown.
+_MOST_WORDS = 400
+
 UNIT_DIRECTORY = "/etc/systemd/system"
 
 _ARGV = re.compile(r"argv\[\]=(.*?) ; (?:ignore_errors|flags)=")
@@ -250,11 +256,22 @@ class Systemd:
         self._act(uid, timeout, "kill", name, "--signal=SIGKILL")
 
     def start(self, name: str, uid: int | None, timeout: float) -> None:
-        """Start a unit and wait until it says that it runs. Raises SystemdError."""
-        self._act(uid, timeout, "start", name)
+        """Start a unit and wait until it says that it runs, also where its limit of starts is reached. Raises SystemdError.
+
+        The limit (StartLimitBurst of systemd.unit(5)) counts everybody's starts. It is against units that end at once, and one that does so
+        ends again here; a service that ran would stay down for it.
+        """
+        try:
+            self._act(uid, timeout, "start", name)
+        except SystemdError:
+            result = self._world.run(self._argv(uid, "show", "--value", "--property=Result", "--", name), timeout)
+            if result.stdout.strip() not in _LIMITS:
+                raise
+            self.reset_failed(name, uid, timeout)
+            self._act(uid, timeout, "start", name)
 
     def reset_failed(self, name: str, uid: int | None, timeout: float) -> None:
-        """Clear the start limit of a unit that failed. Raises SystemdError."""
+        """Forget that a unit has failed, and how often it was started. Raises SystemdError."""
         self._act(uid, timeout, "reset-failed", name)
 
     def disable(self, name: str, uid: int | None, timeout: float) -> None:
@@ -294,10 +311,10 @@ def is_denied(result: RunResult) -> bool:
 
 
 def explain(result: RunResult) -> str:
-    """Why a command failed, in one line."""
+    """Why a command failed, in one line: what systemctl says first is the reason, and last where to read more."""
     if result.missing:
         return "there is no systemctl on this node"
     if result.timed_out:
         return "it did not answer in time"
-    lines = (result.stderr or result.stdout).strip().splitlines()
-    return lines[-1].strip() if lines else f"exit status {result.rc}"
+    words = " ".join((result.stderr or result.stdout).split())
+    return words[:_MOST_WORDS] or f"exit status {result.rc}"

@@ -57,7 +57,7 @@ def test_written_started_stopped_removed(units: PersistUnits, world: Systemd, tm
 def test_a_unit_that_failed_is_started_again(units: PersistUnits, world: Systemd) -> None:
     world.states[NAME] = "failed"
     units.start()
-    assert units.active() and ["systemctl", "--no-ask-password", "reset-failed", "--", NAME] in world.argvs
+    assert units.active()
 
 
 def test_a_link_in_its_place_is_replaced(units: PersistUnits, tmp_path: Path) -> None:

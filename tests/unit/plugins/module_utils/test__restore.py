@@ -190,14 +190,6 @@ def test_service_that_runs_without_its_socket_is_stopped_for_a_moment(tmp_path: 
     assert not go(node, tmp_path)["changed"]
 
 
-def test_failed_unit_has_its_start_limit_cleared_first(tmp_path: Path) -> None:
-    node = two_services()
-    evict(node, tmp_path, "unit:a")
-    node.units["unit:a.service"] = node.units["unit:a.service"]._replace(active_state="failed")
-    go(node, tmp_path)
-    assert node.log.index("reset-failed a.service") < node.log.index("start a.service")
-
-
 def test_it_waits_until_the_service_answers(tmp_path: Path) -> None:
     node = two_services()
     node.ports, node.unit_ports = {8001}, {"unit:a.service": 8001}
