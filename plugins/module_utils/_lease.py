@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 import typing as t
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +26,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir impo
     remove_private_files,
     replace_private_file,
 )
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import refuse_deployment
 
 DIRECTORY = "/var/lib/unimem/lease"
 LEASE_FILE = "lease.json"
@@ -44,7 +44,6 @@ NONE, OWN, FOREIGN, OVER = "none", "own", "foreign", "expired"
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-_DEPLOYMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MAX_BYTES = 1024 * 1024
 _MAX_NAME = 200
 
@@ -197,8 +196,9 @@ def make_owner(told: t.Mapping[str, t.Any]) -> Owner:
 
 def check_deployment(name: str) -> str:
     """A deployment's name. Raises LeaseError."""
-    if not _DEPLOYMENT.fullmatch(name):
-        raise LeaseError(f"deployment: {name!r} is not a name of letters, digits, '_', '.' and '-'")
+    refusal = refuse_deployment(name)
+    if refusal:
+        raise LeaseError(refusal)
     return name
 
 

@@ -20,7 +20,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_units impo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import lock_directory
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import MEMINFO, parse_meminfo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import LiveNode, Node
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import let_go
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import is_kept, let_go
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, ProcessHandle, Signaller, read_identity
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
@@ -90,6 +90,9 @@ class LeaseNode(t.Protocol):
     def remove_tree(self, path: str) -> None:
         """Remove a directory with all that is in it, as far as that can be done; no link is followed."""
 
+    def keeps(self, deployment: str) -> bool:
+        """Whether a deployment's rank would be started again. Raises PersistError."""
+
     def let_go(self, deployment: str) -> bool:
         """Remove what would start a deployment's rank again. Whether there was anything. Raises PersistError."""
 
@@ -149,6 +152,10 @@ class LiveLeaseNode:
     def remove_tree(self, path: str) -> None:
         """See LeaseNode."""
         shutil.rmtree(path, ignore_errors=True)
+
+    def keeps(self, deployment: str) -> bool:
+        """See LeaseNode."""
+        return is_kept(self._world, deployment)
 
     def let_go(self, deployment: str) -> bool:
         """See LeaseNode."""

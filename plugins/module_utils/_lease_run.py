@@ -76,12 +76,13 @@ class Result:
     settled: dict[str, t.Any] | None = None
     ranks: list[dict[str, t.Any]] = field(default_factory=list)
     evicted: list[dict[str, t.Any]] = field(default_factory=list)
+    kept: bool = False
     before: str = ""
     after: str = ""
 
     def as_dict(self) -> dict[str, t.Any]:
         """The module's result."""
-        keys = ("changed", "message", "state", "lease", "fired", "settled", "ranks", "evicted")
+        keys = ("changed", "message", "state", "lease", "fired", "settled", "ranks", "evicted", "kept")
         return {**{key: getattr(self, key) for key in keys}, "diff": {"before": f"{self.before}\n", "after": f"{self.after}\n"}}
 
 
@@ -170,6 +171,7 @@ def _look(node: LeaseNode, wishes: Wishes, result: Result) -> None:
     result.state = _seen(node, wishes, lease)
     result.lease = None if lease is None else lease.public(node.clock)
     result.fired = node.store.fired()
+    result.kept = node.keeps(wishes.deployment)
     try:
         result.ranks = [{**rank.row, "host": None} for rank in find_ranks(node.engines()[0], wishes.deployment)]
         for row in result.ranks:

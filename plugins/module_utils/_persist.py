@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from dataclasses import asdict, dataclass, field, replace
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
@@ -24,6 +23,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir impo
     remove_private_files,
     replace_private_file,
 )
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import refuse_deployment
 
 DIRECTORY = "/var/lib/unimem/persist"
 RECORD_FILE = "rank.json"
@@ -38,7 +38,6 @@ NEED_LABEL = "io.unimem.need"
 #: Seconds for which a failure counts. Sparks have gone off the network after some 35 restarts; a few a day are none of that.
 DAY = 86400.0
 
-_DEPLOYMENT = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}")
 _MAX_BYTES = 1024 * 1024
 
 
@@ -118,8 +117,9 @@ class Tries:
 
 def check_deployment(name: str) -> str:
     """A deployment's name, which becomes part of paths and of a unit's name. Raises PersistError."""
-    if not _DEPLOYMENT.fullmatch(name):
-        raise PersistError(f"deployment: {name!r} is not a name of small letters, digits, '_', '.' and '-'")
+    refusal = refuse_deployment(name)
+    if refusal:
+        raise PersistError(refusal)
     return name
 
 

@@ -13,7 +13,6 @@ So what may change while a rank runs is in the record that its program reads, an
 
 from __future__ import annotations
 
-import contextlib
 import os
 import typing as t
 
@@ -125,6 +124,7 @@ class PersistUnits:
     def start(self) -> None:
         """Start its program. Raises PersistError."""
         try:
+            self._systemd.forget_starts([self.name], None, _TIMEOUT)
             self._systemd.start(self.name, None, _TIMEOUT)
         except SystemdError as exc:
             raise PersistError(str(exc), denied=exc.denied) from exc
@@ -139,8 +139,7 @@ class PersistUnits:
                 raise PersistError(f"{self.name} cannot be stopped: {explain(done)}")
             found = self._show()
         if found.active_state == "failed":
-            with contextlib.suppress(SystemdError):
-                self._systemd.reset_failed(self.name, None, _TIMEOUT)
+            self._systemd.forget_starts([self.name], None, _TIMEOUT)
 
     def remove(self) -> None:
         """Take it off the disk. The link goes first: without it no boot starts anything. Raises PersistError."""
@@ -159,11 +158,16 @@ class PersistUnits:
             raise PersistError(f"{self.name} cannot be asked for: {exc}") from exc
 
 
+def is_kept(world: World, deployment: str, directory: str = DIRECTORY, unit_directory: str = UNIT_DIRECTORY) -> bool:
+    """Whether anything is there that would start a deployment's rank again. Raises PersistError for a name that is none."""
+    return PersistStore(deployment, directory).exists() or PersistUnits(world, deployment, unit_directory).exists()
+
+
 def let_go(world: World, deployment: str, directory: str = DIRECTORY, unit_directory: str = UNIT_DIRECTORY) -> bool:
     """Remove what keeps a deployment's rank on this node; the rank itself goes on. Whether there was anything. Raises PersistError."""
     store = PersistStore(deployment, directory)
     units = PersistUnits(world, deployment, unit_directory)
-    if not (store.exists() or units.exists()):
+    if not is_kept(world, deployment, directory, unit_directory):
         return False
     units.remove()
     # Before the unit is stopped: without a record its program leaves the rank alone, and ends by itself should systemd not answer.

@@ -19,6 +19,16 @@ from typing import Any
 DEPLOYMENT_LABEL = "io.unimem.deployment"
 LAUNCH_LABEL = "io.unimem.launch-id"
 
+#: A deployment's name becomes part of the names of containers, files and units.
+DEPLOYMENT_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,40}"
+
+
+def refuse_deployment(name: str) -> str | None:
+    """Why this cannot be a deployment's name, in a sentence; None for one that can."""
+    if re.fullmatch(DEPLOYMENT_PATTERN, name):
+        return None
+    return f"deployment is {name!r}, which is no name of a deployment: up to 41 of a-z, 0-9, _, . and -, a letter or digit first"
+
 
 def container_name(deployment: str, rank: int | str) -> str:
     """The name of a rank's container."""

@@ -64,6 +64,7 @@ class Restorer:
         sockets = [entry for entry in units if entry.get("role") == "companion" and str(entry["name"]).endswith(".socket")]
         services = [entry for entry in units if entry.get("role") != "companion"]
         others = [entry for entry in units if entry not in sockets and entry not in services]
+        self._forget_starts(units)
         for entry in reversed(sockets):
             self._guard(entry, lambda each: self._start_socket(each, services))
         for entry in (*reversed(services), *reversed(others)):
@@ -184,6 +185,16 @@ class Restorer:
             self.node.set_link(path, target)
         except OSError as exc:
             raise SystemdError(f"{path} cannot be {'made' if target else 'removed'}: {exc.strerror}") from exc
+
+    def _forget_starts(self, entries: t.Sequence[dict[str, t.Any]]) -> None:
+        for uid in {entry.get("uid") for entry in entries if not self.options.check}:
+            names = [entry["name"] for entry in entries if entry.get("uid") == uid]
+            try:
+                down = [name for name, unit in self.node.systemd.show(names, uid).items() if not unit.running]
+            except SystemdError:
+                continue  # which each unit's own step says
+            if down:
+                self.node.systemd.forget_starts(down, uid, self._left())
 
     def _start_socket(self, entry: dict[str, t.Any], services: t.Sequence[dict[str, t.Any]]) -> None:
         """A service that runs without its socket, because the eviction ended between the two, is stopped for a moment."""

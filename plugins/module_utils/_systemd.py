@@ -51,9 +51,6 @@ PROPERTIES = (
 
 RUNNING = ("active", "activating", "reloading", "refreshing")
 
-#: A unit's Result where it was not started since it was started too often.
-_LIMITS = ("start-limit-hit", "service-start-limit-hit")
-
 #: Characters of what systemctl said that are shown.
 _MOST_WORDS = 400
 
@@ -256,23 +253,16 @@ class Systemd:
         self._act(uid, timeout, "kill", name, "--signal=SIGKILL")
 
     def start(self, name: str, uid: int | None, timeout: float) -> None:
-        """Start a unit and wait until it says that it runs, also where its limit of starts is reached. Raises SystemdError.
+        """Start a unit and wait until it says that it runs. Raises SystemdError."""
+        self._act(uid, timeout, "start", name)
 
-        The limit (StartLimitBurst of systemd.unit(5)) counts everybody's starts. It is against units that end at once, and one that does so
-        ends again here; a service that ran would stay down for it.
+    def forget_starts(self, names: t.Sequence[str], uid: int | None, timeout: float) -> None:
+        """Forget that units have failed, and how often they were started: before they are started for somebody who had them running.
+
+        The limit (StartLimitBurst of systemd.unit(5)) counts everybody's starts, and a service that reaches it takes its socket with it.
+        It is against units that end at once; one that does so reaches it again. What is not loaded has no count, which systemctl calls a failure.
         """
-        try:
-            self._act(uid, timeout, "start", name)
-        except SystemdError:
-            result = self._world.run(self._argv(uid, "show", "--value", "--property=Result", "--", name), timeout)
-            if result.stdout.strip() not in _LIMITS:
-                raise
-            self.reset_failed(name, uid, timeout)
-            self._act(uid, timeout, "start", name)
-
-    def reset_failed(self, name: str, uid: int | None, timeout: float) -> None:
-        """Forget that a unit has failed, and how often it was started. Raises SystemdError."""
-        self._act(uid, timeout, "reset-failed", name)
+        self._world.run(self._argv(uid, "--no-ask-password", "reset-failed", "--", *names), timeout)
 
     def disable(self, name: str, uid: int | None, timeout: float) -> None:
         """Take a unit out of the next boot. Raises SystemdError."""

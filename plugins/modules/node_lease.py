@@ -357,6 +357,10 @@ evicted:
   returned: always
   type: list
   elements: dict
+kept:
+  description: Whether the node would start a rank of the deployment again after a boot, see M(unimem.dgx_spark.rank_persist).
+  returned: always
+  type: bool
 diff:
   description: The lease before and after, in a sentence each.
   returned: always

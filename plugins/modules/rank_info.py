@@ -173,12 +173,11 @@ clock:
   type: float
 """
 
-import re
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineApi, find_engines
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_info import read_node
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import refuse_deployment
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
 
 
@@ -203,8 +202,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,40}", params["deployment"]):
-        module.fail_json(msg=f"deployment is '{params['deployment']}', which is no name of a deployment: up to 41 of a-z, 0-9, _, . and -")
+    refusal = refuse_deployment(params["deployment"])
+    if refusal:
+        module.fail_json(msg=refusal)
     if not 4 <= params["log_lines"] <= 20000:
         module.fail_json(msg=f"log_lines is {params['log_lines']}, not a number from 4 to 20000")
     if not 0 < params["timeout"] <= 3600:

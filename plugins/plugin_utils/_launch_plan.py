@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_PATTERN, container_name
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _engines
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import Engine, Node, PlanError, Settings
@@ -32,7 +32,6 @@ KV_CACHE_DTYPES = ("auto", "bf16", "bfloat16", "fp16", "float16", "fp8", "fp8_e4
 #: What the ranks recognise each other by (rank_supervisor.py).
 GROUP_TOKEN = "UNIMEM_GROUP_TOKEN"
 READY_FILE = "/tmp/unimem/ready"  # inside the container
-_DEPLOYMENT = r"[a-z0-9][a-z0-9_.-]{0,40}"
 
 
 def engines() -> dict[str, Engine]:
@@ -252,7 +251,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         shm_size=reader.size("shm_size", 10 * 1024**3) or 0,
         stop_grace=reader.integer("stop_grace", 30, 1),
     )
-    deployment = reader.text("deployment", "default", pattern=_DEPLOYMENT)
+    deployment = reader.text("deployment", "default", pattern=DEPLOYMENT_PATTERN)
     problems = reader.problems
     if not _address(settings.bind):
         problems.append(f"bind is '{settings.bind}', not an address of the head (0.0.0.0 for all of them)")

@@ -189,6 +189,9 @@ class SimulatedLeaseNode:
     def remove_tree(self, path: str) -> None:
         self.machine.happened(f"remove {path}")
 
+    def keeps(self, deployment: str) -> bool:
+        return self.kept
+
     def let_go(self, deployment: str) -> bool:
         if self.stuck:
             raise PersistError(self.stuck)

@@ -470,8 +470,9 @@ class SimulatedSystemd:
                 self.node.containers[inner] = self.node.containers[inner]._replace(running=True, status="running")
                 self.node.begin_of(inner)
 
-    def reset_failed(self, name: str, uid: int | None, timeout: float) -> None:
-        self.node.happened(f"reset-failed {name}")
+    def forget_starts(self, names: t.Sequence[str], uid: int | None, timeout: float) -> None:
+        for name in names:
+            self.node.happened(f"forget starts of {name}")
 
     def disable(self, name: str, uid: int | None, timeout: float) -> None:
         if "disable" in self.node.deny:

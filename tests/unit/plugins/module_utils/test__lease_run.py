@@ -227,6 +227,12 @@ def test_what_cannot_be_meant_is_refused(node: SimulatedLeaseNode, changes: dict
     assert files(node) == []
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_it_tells_whether_a_rank_is_kept_across_boots(node: SimulatedLeaseNode, kept: bool) -> None:
+    node.kept = kept
+    assert node.lease("report")["kept"] is kept
+
+
 def test_the_journal_follows_the_deployment(node: SimulatedLeaseNode) -> None:
     assert node.lease("held", journal=None, deployment="qwen")["lease"]["journal"] == "/var/lib/unimem/qwen.json"
 

@@ -152,7 +152,7 @@ def test_a_program_that_cannot_run_starts_no_unit(node: Node) -> None:
         ({"tries": 0}, "tries: 0"),
         ({"floor": "2 G"}, "floor is '2 G'"),
         ({"address": "10.0.0.1"}, "not among the addresses"),
-        ({"deployment": "../x"}, "is not a name"),
+        ({"deployment": "../x"}, "is no name"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(node: Node, changes: dict[str, t.Any], words: str) -> None:

@@ -190,6 +190,19 @@ def test_service_that_runs_without_its_socket_is_stopped_for_a_moment(tmp_path: 
     assert not go(node, tmp_path)["changed"]
 
 
+def test_how_often_a_unit_was_started_is_forgotten_before_anything_is_started(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a")
+    node.log.clear()
+    go(node, tmp_path, check=True)
+    assert node.log == []
+    go(node, tmp_path)
+    assert node.log.index("forget starts of a.service") < node.log.index("start a.service")
+    node.log.clear()
+    go(node, tmp_path)
+    assert not any("forget" in what for what in node.log)
+
+
 def test_it_waits_until_the_service_answers(tmp_path: Path) -> None:
     node = two_services()
     node.ports, node.unit_ports = {8001}, {"unit:a.service": 8001}
