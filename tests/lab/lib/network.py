@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's network: one namespace a host, a cable between them, and a management link from the machine to the first.
+"""The lab's network: one namespace a host, a cable between two or a switch among three, and a management link from the machine to the first.
 
 Addresses are set from here, in the namespace, before a host boots. On the machine itself there is one new interface
-with one address; no bridge, no route but the one that comes with it, no forwarding, no rule of a firewall.
+with one address; no route but the one that comes with it, no forwarding, no rule of a firewall.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NETNS = Path("/run/netns")
 
 def namespaces() -> list[str]:
     """The lab's network namespaces that exist."""
-    return [host.netns for host in plan.HOSTS if (NETNS / host.netns).exists()]
+    return [name for name in (*(host.netns for host in plan.EVERY), plan.SWITCH) if (NETNS / name).exists()]
 
 
 def machine_link_exists() -> bool:
@@ -32,6 +32,7 @@ def create() -> None:
         run(["ip", "-n", host.netns, "link", "set", "lo", "up"])
     for first, link, second, other in plan.cables():
         run(["ip", "link", "add", link.name, "netns", first.netns, "type", "veth", "peer", "name", other.name, "netns", second.netns])
+    _switch(plan.ports())
     for host in plan.HOSTS:
         for link in host.links:
             if link.peer is None:
@@ -42,6 +43,18 @@ def create() -> None:
                 run(["ip", "-n", host.netns, "link", "set", link.name, "up"])
     run(["ip", "address", "add", str(plan.MACHINE_ADDRESS), "dev", plan.MACHINE_LINK])
     run(["ip", "link", "set", plan.MACHINE_LINK, "up"])
+
+
+def _switch(ports: list[tuple[plan.Host, plan.Link, str]]) -> None:
+    """A bridge in a namespace of its own, so that the machine itself has none."""
+    if not ports:
+        return
+    run(["ip", "netns", "add", plan.SWITCH])
+    run(["ip", "-n", plan.SWITCH, "link", "add", plan.BRIDGE, "type", "bridge"])
+    run(["ip", "-n", plan.SWITCH, "link", "set", plan.BRIDGE, "up"])
+    for host, link, port in ports:
+        run(["ip", "link", "add", link.name, "netns", host.netns, "type", "veth", "peer", "name", port, "netns", plan.SWITCH])
+        run(["ip", "-n", plan.SWITCH, "link", "set", port, "master", plan.BRIDGE, "up"])
 
 
 def remove() -> None:

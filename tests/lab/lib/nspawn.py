@@ -99,7 +99,7 @@ def power_off(groups: cgroups.Groups, host: str) -> None:
 
 def forget() -> None:
     """Remove the empty directories that systemd-nspawn itself does not remove where /run is not a tmpfs."""
-    for host in plan.HOSTS:
+    for host in plan.EVERY:
         directory = Path("/run/systemd/nspawn/propagate", host.machine)
         if directory.is_dir():
             directory.rmdir()

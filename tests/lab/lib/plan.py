@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NAME = "unimem-lab"
@@ -20,12 +21,19 @@ POOL = 6 * GIB
 FREE_WHEN_FULL = 0.0275
 
 MACHINE_LINK = "unimem-mgmt"
+#: A host's end of it: the 10GbE port of a Spark.
+MANAGEMENT = "enP7s7"
 MACHINE_ADDRESS = ipaddress.IPv4Interface("10.1.230.1/24")
+
+
+#: Two hosts are joined by a cable. Three need a switch: a bridge in a network namespace of its own.
+SWITCH = "unimem-switch"
+BRIDGE = "fabric"
 
 
 @dataclass(frozen=True)
 class Link:
-    """A network interface of a host. ``peer``: (host, interface) at the other end, or None for the machine's own."""
+    """A network interface of a host. ``peer``: (host or SWITCH, interface) at the other end, or None for the machine's own."""
 
     name: str
     peer: tuple[str, str] | None
@@ -68,7 +76,7 @@ class Host:
 SPARK_01 = Host(
     name="spark-01",
     links=(
-        Link("enP7s7", None, ipaddress.IPv4Interface("10.1.230.180/24")),
+        Link(MANAGEMENT, None, ipaddress.IPv4Interface("10.1.230.180/24")),
         Link("enp1s0f0np0", ("spark-02", "enp1s0f1np1"), ipaddress.IPv4Interface("192.168.200.12/24")),
         Link("enP2p1s0f0np0", ("spark-02", "enP2p1s0f1np1")),
         Link("enp1s0f1np1", ("spark-01", "enP2p1s0f1np1"), up=False),
@@ -87,7 +95,41 @@ SPARK_02 = Host(
     ssh_address="192.168.200.13",
     jump="spark-01",
 )
-HOSTS: tuple[Host, ...] = (SPARK_01, SPARK_02)
+#: Joins the others only where there is a switch.
+SPARK_03 = Host(
+    name="spark-03",
+    links=(
+        Link("enp1s0f0np0", None, ipaddress.IPv4Interface("192.168.200.14/24")),
+        Link("enP2p1s0f0np0", None),
+        Link("enp1s0f1np1", ("spark-03", "enP2p1s0f1np1"), up=False),
+        Link("enP2p1s0f1np1", ("spark-03", "enp1s0f1np1"), up=False),
+    ),
+    ssh_address="192.168.200.14",
+    jump="spark-01",
+)
+#: Every host that there may be, whichever lab it was that was started.
+EVERY: tuple[Host, ...] = (SPARK_01, SPARK_02, SPARK_03)
+
+
+def _plugged(host: Host) -> Host:
+    """The host with all that is up of its QSFP ports in the switch."""
+    links = (
+        replace(link, peer=(SWITCH, f"{host.name[-2:]}-{number}")) if link.up and link.name != MANAGEMENT else link for number, link in enumerate(host.links)
+    )
+    return replace(host, links=tuple(links))
+
+
+def hosts_of(environment: Mapping[str, str]) -> tuple[Host, ...]:
+    """Two hosts, or with LAB_HOSTS=3 three."""
+    wanted = environment.get("LAB_HOSTS") or "2"
+    if wanted == "2":
+        return (SPARK_01, SPARK_02)
+    if wanted == "3":
+        return tuple(_plugged(host) for host in EVERY)
+    raise SystemExit(f"lab: LAB_HOSTS is {wanted!r}; there can be 2 hosts or 3")
+
+
+HOSTS = hosts_of(os.environ)
 #: The host whose page cache is full and on which the embeddings service runs (the worker of the seed).
 SEED_HOST = SPARK_02
 
@@ -106,7 +148,7 @@ def cables(hosts: tuple[Host, ...] = HOSTS) -> Iterator[tuple[Host, Link, Host, 
     seen: set[frozenset[tuple[str, str]]] = set()
     for first in hosts:
         for link in first.links:
-            if link.peer is None:
+            if link.peer is None or link.peer[0] == SWITCH:
                 continue
             second = by_name[link.peer[0]]
             other = next(candidate for candidate in second.links if candidate.name == link.peer[1])
@@ -114,3 +156,8 @@ def cables(hosts: tuple[Host, ...] = HOSTS) -> Iterator[tuple[Host, Link, Host, 
             if pair not in seen:
                 seen.add(pair)
                 yield first, link, second, other
+
+
+def ports(hosts: tuple[Host, ...] = HOSTS) -> list[tuple[Host, Link, str]]:
+    """What is plugged into the switch: host, its interface, and the switch's port."""
+    return [(host, link, link.peer[1]) for host in hosts for link in host.links if link.peer is not None and link.peer[0] == SWITCH]

@@ -32,7 +32,7 @@ def down(paths: Paths, groups: cgroups.Groups, say: Callable[[str], None]) -> li
     _power_off(groups, say)
     for group in groups.groups():
         groups.kill(group)
-    for host in plan.HOSTS:
+    for host in plan.EVERY:
         if groups.memory_directory(host.name).is_dir():
             groups.forget_cache(host.name)
     # Unmounting ends the helpers that serve the memory figures, so it comes before their group is empty for good.

@@ -46,6 +46,7 @@ def up(paths: Paths, say: Say, without: frozenset[str] = frozenset()) -> None:
     found = layers.find(SOURCE, without)
     wanted = layers.keys(found, rootfs.key())
     wanted["lab"] = recipe.hash_paths(SOURCE, [SOURCE / "lib"])
+    wanted["hosts"] = " ".join(host.name for host in plan.HOSTS)
     standing = _standing(paths, groups, say)
     if standing:
         changed = sorted(name for name in wanted.keys() | standing.keys() if wanted.get(name) != standing.get(name))

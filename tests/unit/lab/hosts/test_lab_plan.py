@@ -34,8 +34,25 @@ def test_the_fabric_is_one_network_and_management_another() -> None:
     assert management[0].address is not None and management[0].address.network == plan.MACHINE_ADDRESS.network
 
 
+def test_three_hosts_are_joined_by_a_switch() -> None:
+    hosts = plan.hosts_of({"LAB_HOSTS": "3"})
+    assert [host.name for host in hosts] == ["spark-01", "spark-02", "spark-03"]
+    ports = plan.ports(hosts)
+    assert len({port for _host, _link, port in ports}) == 6 and all(len(port) <= 15 for _host, _link, port in ports)
+    fabric = [link.address for _host, link, _port in ports if link.address]
+    assert len({address.network for address in fabric}) == 1 and len({address.ip for address in fabric}) == 3
+    # A host's two ports without a cable face each other; nothing else goes past the switch.
+    assert all(first is second and not link.up for first, link, second, _other in plan.cables(hosts))
+    assert plan.ports(plan.hosts_of({})) == []
+
+
+def test_a_number_of_hosts_that_there_cannot_be_is_refused() -> None:
+    with pytest.raises(SystemExit, match="LAB_HOSTS is '4'; there can be 2 hosts or 3"):
+        plan.hosts_of({"LAB_HOSTS": "4"})
+
+
 def test_names_are_short_enough_for_the_kernel() -> None:
-    names = [plan.MACHINE_LINK, *(link.name for host in plan.HOSTS for link in host.links)]
+    names = [plan.MACHINE_LINK, *(link.name for host in plan.EVERY for link in host.links)]
     assert all(len(name) <= 15 for name in names)
 
 
