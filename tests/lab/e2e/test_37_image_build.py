@@ -201,7 +201,7 @@ EXPECTED = {
 @pytest.mark.soak
 def test_an_image_that_holds_what_is_expected_is_asked_once(engine: Path) -> None:
     model = on_host(SOURCE, "sh", "-c", "ls -d /root/.cache/huggingface/hub/models--unimem--tiny-hybrid/snapshots/*").stdout.split()[0]
-    on_host(SOURCE, "rm", "-rf", "/var/lib/unimem/image-probes")
+    on_host(SOURCE, "rm", "-rf", "/var/cache/unimem/image-probes")
     run = build(engine, image_build_expect_model=model, **EXPECTED)
     assert run.rc == 0, run.failures
     assert run.results(task="Run a program in the image", kinds=("ok",))
@@ -211,7 +211,7 @@ def test_an_image_that_holds_what_is_expected_is_asked_once(engine: Path) -> Non
 
 
 def test_an_image_that_lacks_something_is_not_sent(engine: Path) -> None:
-    on_host(SOURCE, "rm", "-rf", "/var/lib/unimem/image-probes")
+    on_host(SOURCE, "rm", "-rf", "/var/cache/unimem/image-probes")
     on_host(SOURCE, "mkdir", "-p", "/srv/unimem-model")
     python(SOURCE, "open('/srv/unimem-model/config.json', 'w').write('{\"architectures\": [\"NobodyKnowsThis\"]}')")
     expected = {**EXPECTED, "image_build_expect_packages": {"vllm": ">=99", "sglang": ""}}
