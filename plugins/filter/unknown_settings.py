@@ -13,6 +13,7 @@ author:
 description:
   - Ansible does not mind a variable that nobody reads, so that a misspelt setting keeps its default without a word. This filter names all variables that
     begin like the settings of the playbooks and roles of this collection and are not among them, each with the setting that is most like it.
+  - V(deploy_) and V(plan_) are everybody's words: what begins with them is named only where a setting is like it.
   - Variables that begin with C(__) are internal, and other ones somebody else's. Values are not looked at.
 positional: _input, known, others
 options:
@@ -50,7 +51,7 @@ _value:
   elements: str
   sample:
     - "tp_launch_contxt_length (all hosts): did you mean tp_launch_context_length?"
-    - "deploy_user (spark-02)"
+    - "tp_launch_xyz (spark-02)"
 """
 
 import difflib
@@ -60,6 +61,8 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 _PREFIXES = ("deploy_", "image_build_", "model_sync_", "plan_", "service_eviction_", "tp_launch_")
+#: People have variables of their own with these.
+_COMMON = ("deploy_", "plan_")
 #: Above it a name may well be another one, misspelt.
 _ALIKE = 0.6
 #: The right word with another prefix is meant less often than nearly the right word with this one.
@@ -112,6 +115,8 @@ def unknown_settings(variables: Any, known: Any, others: Any = ()) -> list[str]:
     lines = []
     for name in sorted(found):
         nearest = _nearest(name, settings)
+        if nearest is None and name.startswith(_COMMON):
+            continue
         lines.append(f"{name} ({_where(found[name], hosts)})" + (f": did you mean {nearest}?" if nearest else ""))
     return lines
 

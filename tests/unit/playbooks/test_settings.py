@@ -114,7 +114,7 @@ def test_two_playbooks_in_one_run(tmp_path: Path) -> None:
     """What the first one left is no setting of the user's; what an import gives the second one is. A variable of somebody else's is told of."""
     site = tmp_path / "site.yml"
     site.write_text("- import_playbook: unimem.dgx_spark.plan\n" * 2 + "  vars: {tp_launch_prot: 9000}\n")
-    done = play(str(site), tmp_path, inventory=inventory(tmp_path, "deploy_user: bob"), deploy_other_variables=["deploy_user"])
+    done = play(str(site), tmp_path, inventory=inventory(tmp_path, "tp_launch_mine: 1\n      deploy_user: bob"), deploy_other_variables=["tp_launch_mine"])
     assert done.returncode != 0 and done.stdout.count("TASK [Show the plan]") == 1, said(done)
     (error,) = [line for line in done.stdout.splitlines() if '"msg": "Nothing reads what is set here' in line]
     assert error.count("\\n  ") == 1 and "  tp_launch_prot (the playbook): did you mean tp_launch_port?" in error

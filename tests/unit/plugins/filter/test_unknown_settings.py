@@ -32,27 +32,31 @@ def test_the_setting_that_may_be_meant(name: str, meant: str) -> None:
 
 
 def test_a_common_prefix_makes_no_two_names_alike() -> None:
-    assert unknown_settings({"a": ["tp_launch_xyz", "deploy_user"]}, KNOWN) == ["deploy_user (a)", "tp_launch_xyz (a)"]
+    assert unknown_settings({"a": ["tp_launch_xyz"]}, KNOWN) == ["tp_launch_xyz (a)"]
+
+
+def test_a_common_word_is_taken_for_somebody_elses_where_no_setting_is_like_it() -> None:
+    assert unknown_settings({"a": ["deploy_user", "plan_b", "deploy_nam"]}, KNOWN) == ["deploy_nam (a): did you mean deploy_name?"]
 
 
 def test_nothing_to_say_of_what_is_known_internal_or_of_somebody_else() -> None:
-    names = [*KNOWN, "__tp_launch_x", "ansible_host", "deployment", "model", "deploy_user"]
-    assert unknown_settings({"a": names, "": names}, KNOWN, ["deploy_user"]) == []
-    assert unknown_settings({"a": names}, KNOWN, "x, deploy_user") == []
+    names = [*KNOWN, "__tp_launch_x", "ansible_host", "deployment", "model", "tp_launch_xyz"]
+    assert unknown_settings({"a": names, "": names}, KNOWN, ["tp_launch_xyz"]) == []
+    assert unknown_settings({"a": names}, KNOWN, "x, tp_launch_xyz") == []
     assert unknown_settings({}, KNOWN) == []
 
 
 @pytest.mark.parametrize(
     ("variables", "where"),
     [
-        ({"a": ["plan_x"], "b": ["plan_x"], "": []}, "all hosts"),
-        ({"a": ["plan_x"], "b": [], "c": ["plan_x"]}, "a, c"),
-        ({"a": ["plan_x"], "": ["plan_x"]}, "a"),
-        ({"a": [], "": ["plan_x"]}, "the playbook"),
+        ({"a": ["tp_launch_xyz"], "b": ["tp_launch_xyz"], "": []}, "all hosts"),
+        ({"a": ["tp_launch_xyz"], "b": [], "c": ["tp_launch_xyz"]}, "a, c"),
+        ({"a": ["tp_launch_xyz"], "": ["tp_launch_xyz"]}, "a"),
+        ({"a": [], "": ["tp_launch_xyz"]}, "the playbook"),
     ],
 )
 def test_on_whose_account(variables: dict[str, list[str]], where: str) -> None:
-    assert unknown_settings(variables, KNOWN) == [f"plan_x ({where})"]
+    assert unknown_settings(variables, KNOWN) == [f"tp_launch_xyz ({where})"]
 
 
 @pytest.mark.parametrize("arguments", [(["a"], KNOWN), ({}, "deploy_name"), ({}, 7), ({}, KNOWN, 7)])
