@@ -19,7 +19,7 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 #: Run on both cores' Pythons only: how the cost of a pattern grows is the same on all, and looking takes a minute each time.
 SAME_ON_ALL = "tests/unit/plugins/module_utils/test_patterns_are_linear.py"
 #: What is different where the plotting library is installed.
-PICTURE_TESTS = ("tests/unit/plugins/plugin_utils", "tests/unit/playbooks")
+PICTURE_TESTS = ("tests/unit/plugins/plugin_utils", "tests/unit/playbooks/test_plan.py")
 
 
 def units(environment: Environment, extra: list[str]) -> int:

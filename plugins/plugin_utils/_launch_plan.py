@@ -26,7 +26,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import Siz
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _engines
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import Engine, Node, PlanError, Settings
 
-__all__ = ["PlanError", "engine_names", "engine_plan", "find_engine", "kv_pool", "model_mount", "model_name"]
+__all__ = ["PlanError", "engine_names", "engine_plan", "find_engine", "kv_pool", "model_mount", "model_name", "refused_extras"]
 
 KV_CACHE_DTYPES = ("auto", "bf16", "bfloat16", "fp16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 #: What the ranks recognise each other by (rank_supervisor.py).
@@ -201,6 +201,28 @@ def _structural(word: str, options: Sequence[str]) -> str | None:
     return next((option for option in options if name == option or (len(option) == 2 and name.startswith(option))), None)
 
 
+def _extras(reader: _Reader, engine: Engine) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The user's own words and variables for the engine; what the role sets itself is refused."""
+    words = reader.words("extra_args")
+    for word in words:
+        option = _structural(word, engine.STRUCTURAL)
+        if option is not None:
+            hint = "the variable for the API key, which keeps it out of every command line" if "api-key" in option else "the variable for it"
+            reader.problems.append(f"extra_args has {option}, which the role sets itself; use {hint}")
+    return words, reader.variables("env", (engine.API_KEY, *engine.GROUP_SECRETS, "UNIMEM_LAUNCH_ID", GROUP_TOKEN))
+
+
+def refused_extras(raw: Mapping[str, Any]) -> list[str]:
+    """What ``engine_plan`` would refuse of ``extra_args`` and ``env``: it is known before anybody has looked at a node."""
+    try:
+        engine = find_engine(raw.get("engine"))
+    except PlanError as exc:
+        return [str(exc)]
+    reader = _Reader(raw)
+    _extras(reader, engine)
+    return reader.problems
+
+
 def _address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -218,6 +240,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
     path = reader.text("model_path")
     if not re.fullmatch(r"/+[^/].*", path):
         reader.problems.append(f"model_path is '{path}', not the absolute path of a model's directory")
+    extra_args, env = _extras(reader, engine)
     settings = Settings(
         engine=engine.NAMES[0],
         model_path=path.rstrip("/"),
@@ -243,8 +266,8 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         prefix_caching=reader.flag("prefix_caching", None),
         language_model_only=bool(reader.flag("language_model_only", False)),
         eager=bool(reader.flag("eager", False)),
-        extra_args=reader.words("extra_args"),
-        env=reader.variables("env", (engine.API_KEY, *engine.GROUP_SECRETS, "UNIMEM_LAUNCH_ID", GROUP_TOKEN)),
+        extra_args=extra_args,
+        env=env,
         ray_object_store_memory=reader.size("ray_object_store_memory", 1024**3, 80 * 1024**2) or 1024**3,
         start_timeout=reader.integer("start_timeout", 1800, 1),
         join_timeout=reader.integer("join_timeout", 300, 1),
@@ -261,11 +284,6 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
             f"tensor_parallel {settings.tensor_parallel} x pipeline_parallel {settings.pipeline_parallel} needs {world} GPUs, "
             f"but the play has {len(nodes)} node(s) with {gpus} each ({', '.join(node.name for node in nodes)}); was it limited?"
         )
-    for word in settings.extra_args:
-        option = _structural(word, engine.STRUCTURAL)
-        if option is not None:
-            hint = "the variable for the API key, which keeps it out of every command line" if "api-key" in option else "the variable for it"
-            problems.append(f"extra_args has {option}, which the role sets itself; use {hint}")
     ports = (settings.port, settings.ray_port, settings.rendezvous_port, settings.control_port)
     if len(set(ports)) < len(ports):
         problems.append(f"port, ray_port, rendezvous_port and control_port must be four different ones, not {', '.join(map(str, ports))}")

@@ -61,6 +61,8 @@ def _run(rounds: int) -> None:
         (_host, _task, result) = run.results()[-1]
         return float(result["seconds"]), int(result["sent_bytes"])
 
+    if on_host("spark-02", "docker", "image", "inspect", BASE, check=False).returncode != 0:
+        piped(BASE)
     seen: dict[str, list[float]] = {"docker save | ssh docker load": [], "image_build": []}
     sent = 0
     for number in range(rounds + 1):

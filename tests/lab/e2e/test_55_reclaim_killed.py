@@ -14,9 +14,6 @@ import pytest
 from harness import ROOT
 from stand_ins import HOLD, StandIns, wait_for
 
-# Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
-pytestmark = pytest.mark.soak
-
 ALL: dict[str, Any] = {"stop": ["unit:e2e-wrapper", "unit:e2e-woken", "container:e2e-alone"]}
 ROUNDS = 200
 

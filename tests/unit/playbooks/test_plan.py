@@ -5,38 +5,33 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._plan_table import lines
+from ansible_collections.unimem.dgx_spark.tests.unit.playbooks.running import play, said
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.plugin_utils.plotting import REQUIRED
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def plan(directory: Path, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
     """Run plan.yml from *directory* with extra *variables*."""
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(ROOT / "inventory" / "recorded.yml"), str(ROOT / "playbooks" / "plan.yml")]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    command += ["-e", json.dumps(variables), *arguments]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return play("plan", directory, *arguments, **variables)
 
 
 @pytest.fixture(scope="module")
 def seed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The plan of the seed at 0.90, in check mode, with both files; their names relative to where it was started."""
+    """The plan of the seed at 0.90, in check mode and strict, with both files; their names relative to where it was started."""
     directory = tmp_path_factory.mktemp("plan")
-    return directory, plan(directory, "--check", plan_output="plan.json", plan_picture="plan.html", tp_launch_gpu_memory_utilization=0.9)
+    files = {"plan_output": "plan.json", "plan_picture": "plan.html"}
+    return directory, plan(directory, "--check", plan_strict="yes", tp_launch_gpu_memory_utilization=0.9, **files)
 
 
 def test_it_ends_well_and_changes_nothing(seed: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     directory, done = seed
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, said(done)
     assert [line.split("changed=")[1].split()[0] for line in done.stdout.splitlines() if "changed=" in line] == ["0", "0"]
     assert sorted(path.name for path in directory.iterdir()) == ["plan.html", "plan.json"]
     assert all(path.stat().st_mode & 0o777 == 0o640 for path in directory.iterdir())
@@ -76,6 +71,25 @@ def test_the_page_is_drawn_where_the_library_is(seed: tuple[Path, subprocess.Com
 def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_read(variables: dict[str, str], says: str, tmp_path: Path) -> None:
     done = plan(tmp_path, **variables)
     assert done.returncode != 0
-    assert says in done.stdout + done.stderr
+    assert says in said(done)
     assert "Read who holds the memory" not in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_that_does_not_fit_is_an_error_where_that_is_asked_for(strict: bool, tmp_path: Path) -> None:
+    done = plan(tmp_path, plan_strict=strict, plan_output="plan.json", tp_launch_kv_cache_memory="60 GiB")
+    assert json.loads((tmp_path / "plan.json").read_text())["verdict"] == "does_not_fit"
+    assert (done.returncode != 0) == strict, said(done)
+    assert ("spark-02: does_not_fit. A rank needs" in said(done)) == strict
+
+
+def test_what_the_launch_would_refuse_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    """By the deployment too: its first play, which needs no node, is the same."""
+    refused = {"tp_launch_extra_args": ["--tensor_parallel_size=4"], "tp_launch_env": {"VLLM_API_KEY": "hidden"}}
+    for playbook in ("plan", "deploy_qwen"):
+        done = play(playbook, tmp_path, **refused)
+        assert done.returncode != 0, said(done)
+        assert "tp_launch_extra_args has --tensor-parallel-size, which the role sets itself" in said(done)
+        assert "tp_launch_env has VLLM_API_KEY, which the role sets itself" in said(done) and "hidden" not in said(done)
+        assert "Read who holds the memory" not in done.stdout and "PLAY [Deploy]" not in done.stdout

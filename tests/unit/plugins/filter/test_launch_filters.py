@@ -18,9 +18,10 @@ from ansible_collections.unimem.dgx_spark.plugins.filter.fabric_of import fabric
 from ansible_collections.unimem.dgx_spark.plugins.filter.kv_pool import kv_pool
 from ansible_collections.unimem.dgx_spark.plugins.filter.rank_group import rank_group
 from ansible_collections.unimem.dgx_spark.plugins.filter.rank_list import rank_list
+from ansible_collections.unimem.dgx_spark.plugins.filter.refused_extras import refused_extras
 
 PACKAGE = "ansible_collections.unimem.dgx_spark.plugins.filter"
-NAMES = ["engine_plan", "fabric_of", "kv_pool", "rank_group", "rank_list"]
+NAMES = ["engine_plan", "fabric_of", "kv_pool", "rank_group", "rank_list", "refused_extras"]
 
 SETTINGS = {"engine": "vllm_mp", "model_path": "/models/m"}
 
@@ -88,6 +89,31 @@ def test_all_problems_of_the_settings_in_one_error() -> None:
         assert named in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {"extra_args": ["--headless", "-tp=2"]},
+        {"extra_args": "--seed 7"},
+        {"extra_args": [True]},
+        {"env": {"VLLM_API_KEY": "hidden"}},
+        {"extra_args": ["--api-key=hidden"], "env": {"A-B": "1"}},
+        {"engine": "sglang", "extra_args": ["--dist-init-addr", "x"]},
+        {"engine": "tgi"},
+    ],
+)
+def test_the_plan_refuses_the_same_extras(extras: dict[str, Any]) -> None:
+    refused = refused_extras({**SETTINGS, **extras})
+    assert refused and "hidden" not in str(refused)
+    with pytest.raises(AnsibleFilterError) as caught:
+        engine_plan({**SETTINGS, **extras}, chosen())
+    assert str(caught.value) == "unimem.dgx_spark.engine_plan: " + "; ".join(refused)
+
+
+def test_nothing_else_is_looked_at() -> None:
+    assert refused_extras({"engine": "vllm", "extra_args": ["--seed", 7], "env": {"A": 1}, "port": "x", "model_path": ""}) == []
+    assert refused_extras({"engine": "sglang"}) == []
+
+
 def test_a_pool() -> None:
     assert kv_pool('{"max_total_num_tokens": 5}', "sglang")["tokens"] == 5
     for arguments in (("", "tgi"), ("", "vllm", "long")):
@@ -108,6 +134,8 @@ def test_a_pool() -> None:
         (rank_group, ({}, [])),
         (rank_group, ({}, {})),
         (rank_list, ([],)),
+        (refused_extras, ([],)),
+        (refused_extras, ("--seed",)),
         (fabric_of, ([],)),
         (fabric_of, ({},)),
         (fabric_of, ({"spark-01": "not json"},)),
