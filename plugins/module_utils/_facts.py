@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Callable
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._fragmentation import page_size_of, read_fragmentation
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._gpu import (
@@ -26,7 +27,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._gpu import (
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._guards import read_guards
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import mask_argv, mask_command
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import driver_residual, memory_sum, read_memory_with_reasons
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvml import read_pynvml
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvml import installed, read_pynvml
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import INITIAL_PID_NAMESPACE, Process, ancestors, boot_id, read_process
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import own_pid, protection
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._versions import read_versions
@@ -69,10 +70,12 @@ class _Gathering:
     def facts(self) -> dict[str, t.Any]:
         # The driver works in its own process while everything else is read.
         pending = self._world.start_probe(PROBE, read_pynvml, self._timeout)
+        # Without pynvml that is over at once, and it is nvidia-smi that works meanwhile.
+        answer = None if installed() else self._ask_gpu(pending)
         hardware = read_hardware(self._world)
         table = self._world.process_table()
         guards = read_guards(self._world, table)
-        source, reading, hung = self._read_gpu(pending)
+        source, reading, hung = (answer or self._ask_gpu(pending))()
         klass, evidence, classes = ("unresponsive", [_text(reading["failure"])], {}) if hung else classify(reading, hardware)
         memory, reasons, meminfo = read_memory_with_reasons(self._world, klass)
         self._reasons.update(reasons)
@@ -108,28 +111,30 @@ class _Gathering:
 
     # -- the driver -------------------------------------------------------------------------------------------------------------
 
-    def _read_gpu(self, pending: PendingProbe) -> tuple[str, Reading, bool]:
-        """Source, reading, and whether the driver hung: then nothing of it is used."""
+    def _ask_gpu(self, pending: PendingProbe) -> Callable[[], tuple[str, Reading, bool]]:
+        """Hear pynvml, and where it says nothing ask nvidia-smi. What is returned waits for that, and gives source, reading, and whether the driver
+        hung: then nothing of it is used.
+        """
         probe = pending.finish()
         if probe.timed_out:
             self._reasons["gpus"] = f"the GPU driver gave pynvml {probe.error}"
-            return "none", new_reading(Problem(code=None, text=self._reasons["gpus"])), True
+            return lambda: ("none", new_reading(Problem(code=None, text=self._reasons["gpus"])), True)
         reading = t.cast("Reading | None", probe.data)
-        failures = []
         if reading is not None and not reading["failure"]:
-            return "pynvml", reading, False
-        first = _text(reading["failure"]) if reading else f"pynvml: {probe.error}"
-        self._reasons["sources.pynvml"] = first
-        failures.append(first)
+            return lambda: ("pynvml", reading, False)
+        self._reasons["sources.pynvml"] = _text(reading["failure"]) if reading else f"pynvml: {probe.error}"
 
         from ansible_collections.unimem.dgx_spark.plugins.module_utils import _nvsmi  # only where pynvml gave nothing
 
-        second, hung = _nvsmi.read(self._world, self._gpu_deadline)
+        asked = _nvsmi.Asked(self._world, self._gpu_deadline)
+        return lambda: self._hear_nvidia_smi(reading, *asked.finish())
+
+    def _hear_nvidia_smi(self, reading: Reading | None, second: Reading, hung: bool) -> tuple[str, Reading, bool]:
+        """Source, reading and whether the driver hung, after pynvml gave nothing (or the failure that ``reading`` tells of)."""
         if not second["failure"]:
             return "nvidia-smi", second, False
         self._reasons["sources.nvidia_smi"] = _text(second["failure"])
-        failures.append(_text(second["failure"]))
-        self._reasons["gpus"] = "; ".join(failures)
+        self._reasons["gpus"] = f"{self._reasons['sources.pynvml']}; {_text(second['failure'])}"
         # Of several failures the one with an NVML error code tells most.
         problem = next((one["failure"] for one in (reading, second) if one and one["failure"] and not one["absent"]), None)
         text = "neither pynvml nor nvidia-smi is installed" if problem is None and reading and reading["absent"] else self._reasons["gpus"]

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import typing as t
 from collections.abc import Callable
@@ -57,6 +58,14 @@ class _Asker:
         except (TypeError, ValueError, UnicodeDecodeError) as error:
             problems[name] = Problem(code=None, text=f"the driver's answer makes no sense: {error}")
         return None
+
+
+def installed() -> bool:
+    """Whether there is a pynvml that could be imported. Finding it imports nothing."""
+    try:
+        return importlib.util.find_spec("pynvml") is not None
+    except ValueError:  # a module without a specification, of whoever put it there
+        return True
 
 
 def read_pynvml() -> dict[str, t.Any]:

@@ -270,11 +270,25 @@ def _says_no_devices(result: RunResult) -> bool:
     return bool(_NO_DEVICES.search(result.stdout) or _NO_DEVICES.search(result.stderr))
 
 
+class Asked:
+    """The three questions under way: at once, since each starts the program, and not waited for, since there are other things to read."""
+
+    def __init__(self, world: World, deadline: Deadline) -> None:
+        self._world, self._deadline, self._left = world, deadline, deadline.left()
+        self._pending = [world.start(query, self._left) for query in (GPU_QUERY, APP_QUERY, TABLE)]
+
+    def finish(self) -> tuple[Reading, bool]:
+        """Everything that nvidia-smi says, and whether it hung."""
+        gpus, apps, table = (run.finish() for run in self._pending)
+        return _put_together(self._world, self._deadline, self._left, gpus, apps, table)
+
+
 def read(world: World, deadline: Deadline) -> tuple[Reading, bool]:
-    """Everything that nvidia-smi says, and whether it hung. The three questions are asked at once: each starts the program."""
-    left = deadline.left()
-    pending = [world.start(query, left) for query in (GPU_QUERY, APP_QUERY, TABLE)]
-    gpus, apps, table = (run.finish() for run in pending)
+    """Everything that nvidia-smi says, and whether it hung."""
+    return Asked(world, deadline).finish()
+
+
+def _put_together(world: World, deadline: Deadline, left: float, gpus: RunResult, apps: RunResult, table: RunResult) -> tuple[Reading, bool]:
     if gpus.missing:
         return new_reading(Problem(code=None, text="nvidia-smi is not installed"), absent=True), False
     if gpus.timed_out or apps.timed_out or table.timed_out:

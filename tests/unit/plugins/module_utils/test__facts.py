@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _nvsmi
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _facts, _nvsmi
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._facts import gather
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import FIGURES
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._recording import ReplayWorld
@@ -346,6 +346,24 @@ def test_nvidia_smi_gets_what_pynvml_left_of_the_deadline() -> None:
     gather(world, timeout=10.0)
     assert world.asked[0] == ("pynvml", 10.0)
     assert {left for name, left in world.asked if name == "nvidia-smi"} == {4.0}
+
+
+@pytest.mark.parametrize("pynvml", [True, False])
+def test_the_driver_works_while_everything_else_is_read(monkeypatch: pytest.MonkeyPatch, pynvml: bool) -> None:
+    """Whoever is asked: pynvml, or nvidia-smi where there is no pynvml that would have to be waited for first."""
+
+    class Ordered(Slow):
+        def process_table(self) -> dict[int, str]:
+            self.asked.append(("/proc", 0.0))
+            return super().process_table()
+
+    monkeypatch.setattr(_facts, "installed", lambda: pynvml)
+    world = Ordered()
+    facts = gather(world)
+    names = [name for name, _left in world.asked]
+    assert names.index("/proc") == (1 if pynvml else 4) and names[0] == "pynvml" and names.count("nvidia-smi") == 3
+    monkeypatch.setattr(_facts, "installed", lambda: not pynvml)
+    assert gather(Ordered()) == facts
 
 
 def test_a_driver_that_hangs_pynvml_is_not_asked_again() -> None:
