@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
-
 from ansible_collections.unimem.dgx_spark.plugins.action.model_push import ActionModule
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _followed_job
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._followed_job import home_relative, share_from
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._copy_progress import Share
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._followed_job import home_relative, share_from
 
 JOB = {"ansible_job_id": "j1.2", "results_file": "/root/.ansible_async/j1.2", "started": 1}
 
