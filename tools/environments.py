@@ -5,6 +5,7 @@
 dev        ansible-core 2.19, linters, molecule, pytest: everything but the newest core runs from here
 newest     ansible-core 2.21 and pytest, where a Python 3.12 or newer is found
 picture    ansible-core 2.19, pytest and the plotting library that a controller may have
+hub        the Hugging Face Hub's client, as a node may have it: a program to run and nothing to import
 target-X   pytest for Python X: the modules' code as it runs on a node
 """
 
@@ -39,6 +40,7 @@ KINDS = {
     "dev": Kind("dev", "2.19", ("3.11", "3.12", "3.13"), ("core-2.19.txt", "pytest.txt", "lint.txt")),
     "newest": Kind("newest", "2.21", ("3.12", "3.13", "3.14"), ("core-2.21.txt", "pytest.txt")),
     "picture": Kind("picture", "2.19", ("3.11", "3.12", "3.13"), ("core-2.19.txt", "pytest.txt", "picture.txt")),
+    "hub": Kind("hub", "", ("3.11", "3.12", "3.13"), ("hub.txt",)),
 }
 KINDS.update({f"target-{version}": Kind(f"target-{version}", "", (version,), ("target.txt",)) for version in TARGETS})
 
@@ -86,7 +88,7 @@ def missing(name: str) -> str:
     """The sentence for an environment that cannot be made here."""
     kind = KINDS[name]
     wanted = " or ".join(kind.versions)
-    what = f"ansible-core {kind.core}" if kind.core else "the modules' code on that Python"
+    what = f"ansible-core {kind.core}" if kind.core else "the Hub's client" if name == "hub" else "the modules' code on that Python"
     return f"{what} needs Python {wanted}, and no working one was found (PATH, /usr/bin, /usr/local/bin, pyenv, uv)"
 
 

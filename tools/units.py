@@ -21,6 +21,9 @@ SAME_ON_ALL = "tests/unit/plugins/module_utils/test_patterns_are_linear.py"
 #: What is different where the plotting library is installed.
 PICTURE_TESTS = ("tests/unit/plugins/plugin_utils", "tests/unit/playbooks/test_plan.py")
 
+#: What downloads with the Hub's own client, from a Hub that the tests bring.
+HUB_TESTS = ("tests/unit/roles/model_sync",)
+
 
 def units(environment: Environment, extra: list[str]) -> int:
     """All unit tests, from this environment."""
@@ -31,6 +34,11 @@ def picture_units(environment: Environment, extra: list[str]) -> int:
     """The tests of what is drawn, where a missing library is a failure and not a skip."""
     variables = {**environment.env(), "UNIMEM_PLOTTING": "required"}
     return call([environment.python, *PYTEST, *PICTURE_TESTS, *extra], variables, ROOT)
+
+
+def hub_units(core: Environment, client: Environment, extra: list[str]) -> int:
+    """The tests that run the Hub's client, where a missing one is a failure and not a skip."""
+    return call([core.python, *PYTEST, *HUB_TESTS, *extra], {**core.env(), "UNIMEM_HF": str(client.tool("hf"))}, ROOT)
 
 
 def _core_for_targets(core: Environment) -> Path:
@@ -64,6 +72,8 @@ def steps(extra: list[str]) -> list[Outcome]:
         outcomes.append(step(f"units, ansible-core {newest.kind.core}, Python {newest.python_version}", lambda: units(newest, extra)))
     picture = environments.ensure("picture")
     outcomes.append(step(f"units, with the plotting library, Python {picture.python_version}", lambda: picture_units(picture, extra)))
+    client = environments.ensure("hub")
+    outcomes.append(step(f"units, with the Hub's client, Python {client.python_version}", lambda: hub_units(core, client, extra)))
     # All tests have just run on the cores' own Pythons, those of the modules' code among them.
     done = {environments.ensure(name).python_version for name in ("dev", "newest") if environments.available(name)}
     for version in sorted(set(TARGETS) - done, key=lambda text: int(text.split(".")[1])):

@@ -11,7 +11,9 @@ with the revision of refs/main or the only snapshot), and one snapshot of it. Sn
 lie in `blobs/` of the repository, or since 2026 in a store that several repositories share (`hub/blobs/ab/...`), reached
 through a second link. A copy of the repository's folder alone ships links that lead nowhere, and no tool complains.
 
-A blob's name is its hash: SHA-256 of the content for large files, git's blob SHA-1 for the others.
+A blob's name in its repository is its hash: SHA-256 of the content for large files, git's blob SHA-1 for the others. In the shared
+store a file is named by the hash of the protocol that fetched it (Xet's), which is no hash of the content: there it is the name of the
+link that leads to it that tells.
 """
 
 from __future__ import annotations
@@ -199,8 +201,8 @@ class _Walk:
             raise TreeError(f"{self.tree.model_path} has more than {MAX_ENTRIES} files: that is no model")
         self.found[entry.path] = entry
 
-    def visit(self, path: str, hops: int = 0) -> None:
-        """Take `path`, relative to the root, and all below it or behind it."""
+    def visit(self, path: str, hops: int = 0, digest: str = "") -> None:
+        """Take `path`, relative to the root, and all below it or behind it; `digest` is what the link to it says of its content."""
         real = self._through_links(path, hops)
         if real is None:
             return
@@ -211,11 +213,11 @@ class _Walk:
             self.tree.problems.error("dangling_link", f"{shown(path)} is not there, but a link leads to it.")
             return
         if stat.S_ISLNK(status.st_mode):
-            self._visit_link(real, os.readlink(full), hops)
+            self._visit_link(real, os.readlink(full), hops, digest)
         elif stat.S_ISDIR(status.st_mode):
             self._visit_folder(real, full, hops)
         elif stat.S_ISREG(status.st_mode):
-            self._add(Entry(real, "file", status.st_size, "", _digest_in_name(real)))
+            self._add(Entry(real, "file", status.st_size, "", digest or _digest_in_name(full)))
         else:
             self.tree.problems.error("special_file", f"{shown(real)} is neither a file nor a directory nor a link.")
 
@@ -244,7 +246,7 @@ class _Walk:
         self._add(Entry(path, "link", 0, target))
         return landed
 
-    def _visit_link(self, path: str, target: str, hops: int) -> None:
+    def _visit_link(self, path: str, target: str, hops: int, digest: str) -> None:
         landed = self._link(path, target, hops)
         if landed is None:
             return
@@ -253,7 +255,7 @@ class _Walk:
             why = "its download is not finished (there is an .incomplete file)" if unfinished else "that is not there"
             self.tree.problems.error("dangling_link", f"{shown(path)} leads to {shown(landed)}: {why}.")
             return
-        self.visit(landed, hops + 1)
+        self.visit(landed, hops + 1, digest or _digest_in_name(os.path.join(self.tree.root, path)))
 
     def _visit_folder(self, path: str, full: str, hops: int) -> None:
         if path in self._folders:
@@ -280,9 +282,10 @@ class _Walk:
 
 
 def _digest_in_name(path: str) -> str:
-    """A blob's digest, which is its name."""
-    folders, name = os.path.split(path)
-    if "blobs" not in folders.split("/"):
+    """The digest of a repository's blob, which is its name."""
+    folder, name = os.path.split(path)
+    repository, last = os.path.split(folder)
+    if last != "blobs" or not os.path.basename(repository).startswith("models--"):
         return ""
     if _SHA256.fullmatch(name):
         return f"sha256:{name}"

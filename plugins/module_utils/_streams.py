@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import hashlib
 import heapq
 import os
 import signal
-import socket
-import time
 import typing as t
 from dataclasses import dataclass, field
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._alone import BusyError, hold
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import Route, is_passing, rsync_argv, sent_bytes
 
 #: Files below this are not worth a stream of their own.
@@ -35,8 +32,6 @@ MOST_STREAMS: t.Final = 8
 _MAX_SAID: t.Final = 64 << 10
 #: Between two tries of a connection that broke: a peer that restarts its sshd, a link that flaps.
 _PAUSE: t.Final = 2.0
-#: How long another copy to the same place is waited for, and how often it is looked after.
-_LOCK_PAUSE: t.Final = 1.0
 
 
 class PushError(RuntimeError):
@@ -189,25 +184,10 @@ async def _listen(errors: asyncio.StreamReader | None) -> str:
 
 @contextlib.contextmanager
 def alone(place: str, limit: float, waiting: t.Callable[[], None]) -> t.Iterator[None]:
-    """Hold a place on another node (its address and folder) as the only copy from this one.
-
-    A copy outlives the playbook that started it; the next one waits until it has ended, and then finds its files there. The
-    lock is the name of an abstract socket: no file, given back by the kernel when this process ends, however it ends.
-    Raises PushError after `limit` seconds.
-    """
-    name = "\0unimem-model-push-" + hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()
-    end = time.monotonic() + limit
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
-        while True:
-            try:
-                lock.bind(name)
-                break
-            except OSError as exc:
-                if exc.errno != errno.EADDRINUSE:
-                    raise
-                if time.monotonic() >= end:
-                    text = f"another copy from this node to the same place has not ended within {limit:.0f} s; end it (`pgrep -af rsync`) or wait"
-                    raise PushError(text) from exc
-            waiting()
-            time.sleep(_LOCK_PAUSE)
-        yield
+    """Hold a place on another node (its address and folder) as the only copy from this one. Raises PushError after `limit` seconds."""
+    try:
+        with hold("model-push", place, limit, waiting):
+            yield
+    except BusyError as exc:
+        text = f"another copy from this node to the same place has not ended within {limit:.0f} s; end it (`pgrep -af rsync`) or wait"
+        raise PushError(text) from exc

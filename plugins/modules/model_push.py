@@ -145,16 +145,14 @@ seconds:
   sample: 184.2
 """
 
-import contextlib
-import json
 import os
 import stat
 import time
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._model_tree import TreeError, check_relative
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._progress import ProgressFile
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import OverSsh, Route, daemon_from
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import PEER_OPTION, Peer, PeerError, peer_from, refusal, ssh_argv
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._streams import Copy, PushError, Stream, alone, balance, push, stream_count
@@ -233,40 +231,23 @@ def size_of(root: str, name: str) -> int:
 
 
 class Reporter:
-    """Writes how far the copy is, for the action plugin on the controller. That it cannot be written is no reason to stop a copy."""
+    """Tells how far the streams are."""
 
     def __init__(self, path: str | None, streams: list[Stream]) -> None:
-        self.path = path
+        self._file = ProgressFile(path)
         self.streams = streams
-        self._start = time.monotonic()
 
     def report(self) -> None:
         """Once a second."""
-        sent, total = sum(stream.sent for stream in self.streams), sum(stream.size for stream in self.streams)
-        self._write({"sent": sent, "total": total, "streams": sum(not stream.finished for stream in self.streams)})
+        self._file.write(sum(stream.sent for stream in self.streams), sum(stream.size for stream in self.streams))
 
     def waiting(self) -> None:
         """While another copy is at work."""
-        self._start = time.monotonic()
-        self._write({"sent": 0, "total": sum(stream.size for stream in self.streams), "streams": 0, "waiting": True})
+        self._file.write(0, sum(stream.size for stream in self.streams), waiting=True)
 
     def end(self) -> None:
-        """Nothing more will be written, and nothing is left."""
-        if self.path:
-            with contextlib.suppress(OSError):
-                os.unlink(self.path)
-
-    def _write(self, told: dict[str, t.Any]) -> None:
-        if not self.path:
-            return
-        text = json.dumps({**told, "seconds": round(time.monotonic() - self._start, 3)})
-        try:
-            descriptor = os.open(self.path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as handle:
-                handle.write(text)
-            os.replace(self.path + ".new", self.path)
-        except OSError:
-            self.path = None
+        """The copy has ended."""
+        self._file.end()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 # PRIVATE to this collection: it can change at any time without notice.
 
-"""One line about all copies that are under way, from several workers that know only one copy each.
+"""One line about all copies (or downloads) that are under way, from several workers that know only one each.
 
 Ansible forks a worker for each host. They meet in a directory of their task on the controller: each keeps a file with what it
 knows of its copy, and whoever finds that a line is due prints it, about all of them. On a terminal a line is due every 5 seconds,
@@ -69,11 +69,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def line(shares: t.Sequence[Share]) -> str:
-    """What is shown: bytes, rate, time left, and with several hosts the slowest of them."""
+def line(shares: t.Sequence[Share], what: str = "copy", where: str = "to") -> str:
+    """What is shown: bytes, rate, time left, and with several hosts the slowest of them. `what` is done `where` a host."""
     sent, total = sum(share.sent for share in shares), sum(share.total for share in shares)
     active = [share for share in shares if not share.finished]
-    parts = [f"{format_size(sent)} of {format_size(total)} ({100 * sent // total if total else 100} %)"]
+    waiting = [share.host for share in active if share.waiting]
+    # Who waits for another download does not know yet what will be left to do.
+    parts = [f"{format_size(sent)} of {format_size(total)} ({100 * sent // total if total else 100} %)"] if total or not waiting else []
     rate = sum(share.rate for share in active)
     if rate > 0:
         parts.append(f"{format_size(int(rate))}/s")
@@ -81,22 +83,22 @@ def line(shares: t.Sequence[Share]) -> str:
     known = [seconds for seconds in left if seconds is not None]
     if known and len(known) == len(left):
         parts.append(f"{duration(max(known))} left")
-    waiting = [share.host for share in active if share.waiting]
     if waiting:
-        parts.append(f"{', '.join(waiting)}: an earlier copy has to end first")
+        parts.append(f"{', '.join(waiting)}: an earlier {what} has to end first")
     if len(shares) > 1:
         slowest = min(active or shares, key=lambda share: (share.done, share.rate))
         parts.append(f"{len(shares) - len(active)} of {len(shares)} hosts done, slowest {slowest.host} ({int(100 * slowest.done)} %)")
     elif shares:
-        parts.append(f"to {shares[0].host}")
-    return "copy: " + ", ".join(parts)
+        parts.append(f"{where} {shares[0].host}")
+    return f"{what}: " + ", ".join(parts)
 
 
 class Board:
     """The directory where the workers meet."""
 
-    def __init__(self, directory: str, terminal: bool, clock: t.Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: str, terminal: bool, clock: t.Callable[[], float] = time.time, words: tuple[str, str] = ("copy", "to")) -> None:
         self.directory = directory
+        self._words = words
         self._terminal = terminal
         self._clock = clock
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -113,7 +115,7 @@ class Board:
             everything = [Share(**{name: value for name, value in told.items() if name != "at"}) for _host, told in sorted(shares.items())]
             due = self._due(state, everything, now)
             self._save(state)
-        return line(everything) if due else None
+        return line(everything, *self._words) if due else None
 
     def _due(self, state: dict[str, t.Any], shares: t.Sequence[Share], now: float) -> bool:
         total = sum(share.total for share in shares)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
-from ansible_collections.unimem.dgx_spark.plugins.action import model_push
-from ansible_collections.unimem.dgx_spark.plugins.action.model_push import ActionModule, home_relative, share_from
+from ansible_collections.unimem.dgx_spark.plugins.action.model_push import ActionModule
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _followed_job
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._copy_progress import Share
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._followed_job import home_relative, share_from
 
 JOB = {"ansible_job_id": "j1.2", "results_file": "/root/.ansible_async/j1.2", "started": 1}
 
@@ -58,12 +59,12 @@ class Action(ActionModule):
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(model_push, "POLL", 0.0)
-    monkeypatch.setattr(model_push, "MOST_POLL", 0.0)
-    monkeypatch.setattr(model_push, "ON_TERMINAL", False)
-    monkeypatch.setattr(model_push.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
-    monkeypatch.setattr(model_push.display, "display", lines.append)
-    monkeypatch.setattr(model_push.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+    monkeypatch.setattr(_followed_job, "POLL", 0.0)
+    monkeypatch.setattr(_followed_job, "MOST_POLL", 0.0)
+    monkeypatch.setattr(_followed_job, "ON_TERMINAL", False)
+    monkeypatch.setattr(_followed_job.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(_followed_job.display, "display", lines.append)
+    monkeypatch.setattr(_followed_job.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
     return lines
 
 
@@ -75,7 +76,7 @@ def test_it_runs_as_a_job_and_shows_how_far_it_is(shown: list[str]) -> None:
     assert result == {"changed": True, "seconds": 102.0}
     assert len(shown) == 11 and "(10 %)" in shown[0] and "(100 %)" in shown[-1] and "spark-02" in shown[0]
     started = action.modules[0]
-    assert started[2] and started[3] == model_push.LIMIT and started[1]["progress"].startswith("~/.ansible_async/unimem-model-push-")
+    assert started[2] and started[3] == _followed_job.LIMIT and started[1]["progress"].startswith("~/.ansible_async/unimem-model-push-")
     assert action._task.async_val == 0
     assert action.commands[-1].startswith("rm -f -- ~/.ansible_async/")
     assert action.modules[-1][1]["mode"] == "cleanup"
@@ -94,7 +95,7 @@ def test_a_connection_that_breaks_and_comes_back_is_no_failure(shown: list[str])
 
 
 def test_a_node_that_stays_away_is_given_up(shown: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_push, "PATIENCE", -1.0)
+    monkeypatch.setattr(_followed_job, "PATIENCE", -1.0)
     action = Action(Task({"files": ["a"]}), [AnsibleConnectionFailure("gone")], [])
     with pytest.raises(AnsibleConnectionFailure):
         action.run(task_vars={})

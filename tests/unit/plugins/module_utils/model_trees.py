@@ -75,11 +75,13 @@ def cache(base: Path, shared: bool = False, name: str = "hub/models--org--x", fi
         digest = blob_name(file, content)
         blob = repository / "blobs" / digest
         if shared and file.endswith(".safetensors"):
-            store = repository.parent / "blobs" / digest[:2]
+            # Its name there is a hash, and not that of the content.
+            stored = hashlib.sha256(b"another protocol's " + content).hexdigest()
+            store = repository.parent / "blobs" / stored[:2]
             store.mkdir(parents=True, exist_ok=True)
-            (store / digest).write_bytes(content)
+            (store / stored).write_bytes(content)
             if not blob.is_symlink():
-                blob.symlink_to(os.path.join("..", "..", "blobs", digest[:2], digest))
+                blob.symlink_to(os.path.join("..", "..", "blobs", stored[:2], stored))
         else:
             blob.write_bytes(content)
         (snapshot / file).symlink_to(os.path.join("..", "..", "blobs", digest))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -51,7 +52,11 @@ def test_shared_blobs_are_followed_through_both_links(tmp_path: Path) -> None:
     tree = read_tree(str(model_trees.cache(tmp_path, shared=True)))
     assert tree.complete, tree.problems.as_list()
     stored = [entry for entry in tree.entries if entry.path.startswith("blobs/")]
-    assert len(stored) == 3 and all(entry.kind == "file" and entry.digest.startswith("sha256:") for entry in stored)
+    assert len(stored) == 3 and all(entry.kind == "file" for entry in stored)
+    # The store's names are hashes too, and not of the content.
+    contents = {(tmp_path / "hub" / entry.path).read_bytes(): entry for entry in stored}
+    assert all(entry.digest == f"sha256:{hashlib.sha256(content).hexdigest()}" for content, entry in contents.items())
+    assert not any(entry.digest.endswith(entry.path[-64:]) for entry in stored)
     assert sum(entry.kind == "link" for entry in tree.entries) == len(model_trees.model_files()) + 3
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _streams
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _alone, _streams
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rsync import OverDaemon, OverSsh
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ssh import Peer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._streams import LARGE, Copy, PushError, Stream, alone, balance, push, stream_count
@@ -163,7 +163,7 @@ def test_progress_never_says_more_than_there_is(rsync: FakeRsync) -> None:
 
 
 def test_one_copy_to_a_place_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_streams, "_LOCK_PAUSE", 0.01)
+    monkeypatch.setattr(_alone, "_PAUSE", 0.01)
     waited = []
     with alone("peer /s", 1, quiet):
         with alone("other /s", 1, quiet):

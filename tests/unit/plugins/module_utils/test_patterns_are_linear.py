@@ -21,6 +21,7 @@ from ansible_collections.unimem.dgx_spark.plugins import module_utils
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import find
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._fragmentation import parse_buddyinfo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._guards import parse_oomd
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._hub import About, parse_dry_run, sentence
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import is_secret_name, mask_argv, mask_command
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import parse_meminfo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._nvsmi import APP_FIELDS, GPU_FIELDS, failure_of, parse_compute_apps, parse_gpus, parse_table
@@ -159,6 +160,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "driver_pools": driver_pools,
     "kernel_module_version": kernel_module_version,
     "find": find,
+    "parse_dry_run": parse_dry_run,
+    "sentence of hf": lambda text: sentence(About("org/x", "", "/x"), 1, text),
     "RankLog": _feed,
     "parse_response": lambda text: parse_response(text.encode()),
 }
