@@ -13,7 +13,7 @@ author:
 description:
   - Ansible does not mind a variable that nobody reads, so that a misspelt setting keeps its default without a word. This filter names all variables that
     begin like the settings of the playbooks and roles of this collection and are not among them, each with the setting that is most like it.
-  - V(deploy_) and V(plan_) are everybody's words: what begins with them is named only where a setting is like it.
+  - V(deploy_) and V(plan_) are everybody's words, so that what begins with them is named only where a setting is like it.
   - Variables that begin with C(__) are internal, and other ones somebody else's. Values are not looked at.
 positional: _input, known, others
 options:
