@@ -45,6 +45,9 @@ def run(node: Node, params: t.Mapping[str, t.Any], check: bool, locks: str) -> t
             journal.load()
         except JournalError as exc:
             outcome.notes.append(str(exc))
+            if outcome.would in ("freed", "nothing_to_do"):
+                # Who looks first, on all nodes, must not hear of it after something was stopped on another one.
+                outcome.would, outcome.message = "not_permitted", f"{exc}{_advice(exc)}"
         return _finish(outcome, journal)
     try:
         if check:
@@ -54,8 +57,11 @@ def run(node: Node, params: t.Mapping[str, t.Any], check: bool, locks: str) -> t
             return _finish(_act(node, params, wishes, options, journal), journal)
     except (JournalError, LockError) as exc:
         memory = dict(node.gather().get("memory") or {})
-        advice = ". It takes root (become: true), or a session of that user and a journal in a directory of its own" if exc.denied else ""
-        return _finish(Outcome(verdict="not_permitted", message=f"{exc}; nothing was touched{advice}", before=memory, after=memory), journal)
+        return _finish(Outcome(verdict="not_permitted", message=f"{exc}; nothing was touched{_advice(exc)}", before=memory, after=memory), journal)
+
+
+def _advice(exc: JournalError | LockError) -> str:
+    return ". It takes root (become: true), or a session of that user and a journal in a directory of its own" if exc.denied else ""
 
 
 def _act(node: Node, params: t.Mapping[str, t.Any], wishes: Wishes, options: Options, journal: Journal) -> Outcome:

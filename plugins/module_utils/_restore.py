@@ -87,8 +87,9 @@ class Restorer:
 
     def _concerned(self) -> list[dict[str, t.Any]]:
         found = []
+        named = self._named()
         for entry in self.journal.open_entries:
-            if self.only and not any(_selects(selector, entry) for selector in self.only):
+            if entry["key"] not in named:
                 continue
             policy = next((policy for selector, policy in self.policies.items() if _selects(selector, entry)), entry.get("restore"))
             if entry["kind"] == "process":
@@ -101,6 +102,13 @@ class Restorer:
             else:
                 found.append(entry)
         return found
+
+    def _named(self) -> set[str]:
+        """Keys of what the selectors name, all where there are none; a unit and the container that it runs only come back together."""
+        entries = self.journal.open_entries
+        named = {entry["key"] for entry in entries if not self.only or any(_selects(selector, entry) for selector in self.only)}
+        named |= {entry["unit"] for entry in entries if entry["key"] in named and entry.get("unit")}
+        return named | {entry["key"] for entry in entries if entry.get("unit") in named}
 
     def _settle(self, entry: dict[str, t.Any], note: str) -> None:
         self.outcome.notes.append(note)
@@ -309,7 +317,9 @@ class Restorer:
         else:
             self.outcome.verdict = "restored"
             names = ", ".join(str(entry.get("name")) for entry in entries)
+            left = ", ".join(str(entry.get("name")) for entry in self.journal.open_entries if entry not in entries)
             self.outcome.message = f"as before: {names}" if names else "nothing was evicted that this concerns"
+            self.outcome.message += f"; evicted still: {left}" if left and self.only else ""
         return self.outcome
 
 

@@ -108,9 +108,9 @@ options:
         (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
       - V(never) says that it may be lost. Without it, transient units and containers started with C(--rm) that nothing makes anew are
         not stopped.
-      - A process that belongs to no unit and no container cannot be restored. It is not stopped if its selector has another value than
-        V(never) here.
-      - The default for each selector is V(on_failure).
+      - A process that belongs to no unit and no container cannot be restored, which who lists it has to know. It is stopped where its selector has
+        V(never) or nothing here, and not where it has another value.
+      - The default for each other thing is V(on_failure).
     type: dict
     default: {}
   reason:

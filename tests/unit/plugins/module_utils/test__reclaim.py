@@ -603,6 +603,21 @@ def test_damaged_journal_stops_nothing(tmp_path):
     assert result["verdict"] == "not_permitted" and "damaged" in result["msg"] and node.log == log
 
 
+@pytest.mark.parametrize("broken", ["damaged", "open"])
+def test_a_report_says_that_nothing_could_be_stopped_with_this_journal(tmp_path, broken):
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    (tmp_path / "state").mkdir(mode=0o755 if broken == "open" else 0o700)
+    if broken == "damaged":
+        (tmp_path / "state" / "journal.json").write_text("{")
+        (tmp_path / "state" / "journal.json").chmod(0o600)
+    result = go(node, tmp_path, state="report", stop=stop)
+    assert (result["verdict"], result["would"]) == ("reported", "not_permitted")
+    assert ("damaged" if broken == "damaged" else "0700") in result["message"]
+    # As `freed` itself does, which reads it first.
+    assert go(node, tmp_path, state="report", stop=["unit:nobody"])["would"] == go(node, tmp_path, stop=["unit:nobody"])["verdict"] == "not_permitted"
+
+
 def test_who_lacks_the_right_is_told_to_become_root(tmp_path, monkeypatch):
     def denied(path, create=False):
         raise PathError(f"{path} cannot be made: Permission denied", denied=True)

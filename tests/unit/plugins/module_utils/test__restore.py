@@ -98,6 +98,26 @@ def test_only_what_is_named_is_restored(tmp_path: Path) -> None:
     assert node.units["unit:a.service"].running
 
 
+def test_a_name_that_nothing_evicted_has_is_answered_with_what_is(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a")
+    result = go(node, tmp_path, stop=["unit:aa"])
+    assert (result["verdict"], result["changed"]) == ("restored", False) and not node.units["unit:a.service"].running
+    assert result["message"] == "nothing was evicted that this concerns; evicted still: a.service"
+
+
+@pytest.mark.parametrize("named", ["container:embeddings", "unit:embeddings"])
+def test_a_unit_and_its_container_come_back_together(tmp_path: Path, named: str) -> None:
+    node = SimulatedNode()
+    wrapper = node.add_unit(unit("embeddings.service", commands=(("/usr/bin/docker", "start", "--attach", "embeddings"),)))
+    node.add_container(container("embeddings", 1, policy="always"), Proc(10, "engine", gpu=GIB), wrapper=wrapper.key)
+    before = node.state()
+    evict(node, tmp_path, "unit:embeddings")
+    result = go(node, tmp_path, stop=[named])
+    assert result["verdict"] == "restored" and node.state() == before, result["msg"]
+    assert result["evicted"] == []
+
+
 def test_check_mode_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
     node = two_services()
     evict(node, tmp_path, "unit:a")
