@@ -232,7 +232,7 @@ def _wrong(on_host: Callable[..., object]) -> None:
         models.python(models.TARGET, f"{flip};f.write(bytes([b[0]^1]));f.close();os.utime(p,ns=(s.st_atime_ns,s.st_mtime_ns))")
         copy(model)
         repaired = models.has_new(model)
-        model = models.fresh(models.Model("plain", shards=1, size=300_000_000), old=False)
+        model = models.fresh(models.Model("plain", shards=1, size=250_000_000), old=False)
         cut(model)
         time.sleep(1)
         seen = there(f"{model.path}/{model.first_shard}")
