@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.unimem.dgx_spark.plugins.action.model_download import ActionModule
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _followed_job
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.action.test_model_push import Action as PushAction
-from ansible_collections.unimem.dgx_spark.tests.unit.plugins.action.test_model_push import Task, shown  # noqa: F401
+from ansible_collections.unimem.dgx_spark.tests.unit.plugins.action.test_model_push import Task
 
 
 class Action(ActionModule):
@@ -28,7 +28,7 @@ def task(state: str, **more: Any) -> Task:
     return made
 
 
-def test_a_download_is_a_job_that_is_told_of_on_the_host_that_has_it(shown: list[str]) -> None:  # noqa: F811
+def test_a_download_is_a_job_that_is_told_of_on_the_host_that_has_it(shown: list[str]) -> None:
     progress = [{"sent": 0, "total": 0, "seconds": 0.0, "waiting": True}, *({"sent": sent, "total": 100, "seconds": 1.0} for sent in (40, 50)), ""]
     finished = {"finished": 1, "changed": True, "downloaded_bytes": 99, "seconds": 2.0}
     action = Action(task("downloaded"), progress, [finished])
@@ -41,7 +41,7 @@ def test_a_download_is_a_job_that_is_told_of_on_the_host_that_has_it(shown: list
 
 
 @pytest.mark.parametrize("asked", [task("report"), task("downloaded", check_mode=True)])
-def test_to_look_at_the_disk_is_no_job(shown: list[str], asked: Task) -> None:  # noqa: F811
+def test_to_look_at_the_disk_is_no_job(shown: list[str], asked: Task) -> None:
     action = Action(asked, [], [])
     assert action.run(task_vars={}) == {"changed": True}
     assert [wrap for _name, _args, wrap, _limit in action.modules] == [False]

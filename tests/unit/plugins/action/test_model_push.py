@@ -56,18 +56,6 @@ class Action(ActionModule):
         return {"stdout": told if isinstance(told, str) else json.dumps(told)}
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr(_followed_job, "POLL", 0.0)
-    monkeypatch.setattr(_followed_job, "MOST_POLL", 0.0)
-    monkeypatch.setattr(_followed_job, "ON_TERMINAL", False)
-    monkeypatch.setattr(_followed_job.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
-    monkeypatch.setattr(_followed_job.display, "display", lines.append)
-    monkeypatch.setattr(_followed_job.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
-    return lines
-
-
 def test_it_runs_as_a_job_and_shows_how_far_it_is(shown: list[str]) -> None:
     progress = ["", *({"sent": sent, "total": 100, "seconds": 1.0 + sent} for sent in range(0, 101, 5)), ""]
     finished = {"finished": 1, "changed": True, "seconds": 102.0, "ansible_job_id": "j1.2", "started": 1}
