@@ -21,7 +21,8 @@ def documented_services() -> list[dict[str, Any]]:
     """The services of the role's README, in its own words."""
     text = (ROOT / "roles" / "service_eviction" / "README.md").read_text(encoding="utf-8")
     plays = [yaml.safe_load(block.split("```", 1)[0]) for block in text.split("```yaml\n")[1:]]
-    (variables,) = [role["vars"] for play in plays for role in play[0]["roles"] if isinstance(role, dict) and role["vars"].get("service_eviction_services")]
+    roles = [role for play in plays for role in play[0].get("roles", []) if isinstance(role, dict)]
+    (variables,) = [role["vars"] for role in roles if role["vars"].get("service_eviction_services")]
     return list(variables["service_eviction_services"])
 
 
