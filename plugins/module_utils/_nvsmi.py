@@ -280,38 +280,29 @@ class Asked:
     def finish(self) -> tuple[Reading, bool]:
         """Everything that nvidia-smi says, and whether it hung."""
         gpus, apps, table = (run.finish() for run in self._pending)
-        return _put_together(self._world, self._deadline, self._left, gpus, apps, table)
-
-
-def read(world: World, deadline: Deadline) -> tuple[Reading, bool]:
-    """Everything that nvidia-smi says, and whether it hung."""
-    return Asked(world, deadline).finish()
-
-
-def _put_together(world: World, deadline: Deadline, left: float, gpus: RunResult, apps: RunResult, table: RunResult) -> tuple[Reading, bool]:
-    if gpus.missing:
-        return new_reading(Problem(code=None, text="nvidia-smi is not installed"), absent=True), False
-    if gpus.timed_out or apps.timed_out or table.timed_out:
-        return new_reading(Problem(code=None, text=f"nvidia-smi did not answer within {left:.1f} s")), True
-    if _says_no_devices(gpus):
-        return new_reading(), False
-    reading = new_reading()
-    reading["devices"], reading["driver_version"] = parse_gpus(gpus.stdout, GPU_FIELDS)
-    if not reading["devices"]:
-        if not _REFUSED_FIELD.search(gpus.stdout + gpus.stderr):
-            return new_reading(failure_of(gpus)), False
-        older, hung = _read_older(world, deadline)
-        if hung or older["failure"]:
-            return older, hung
-        reading = older
-    cuda = _CUDA_VERSION.search(table.stdout)
-    if cuda:
-        reading["cuda_version"] = cuda[1]
-    driver = _DRIVER_VERSION.search(table.stdout)
-    if driver and not reading["driver_version"]:
-        reading["driver_version"] = driver[1]
-    _add_processes(world, deadline, reading, apps, table)
-    return reading, False
+        if gpus.missing:
+            return new_reading(Problem(code=None, text="nvidia-smi is not installed"), absent=True), False
+        if gpus.timed_out or apps.timed_out or table.timed_out:
+            return new_reading(Problem(code=None, text=f"nvidia-smi did not answer within {self._left:.1f} s")), True
+        if _says_no_devices(gpus):
+            return new_reading(), False
+        reading = new_reading()
+        reading["devices"], reading["driver_version"] = parse_gpus(gpus.stdout, GPU_FIELDS)
+        if not reading["devices"]:
+            if not _REFUSED_FIELD.search(gpus.stdout + gpus.stderr):
+                return new_reading(failure_of(gpus)), False
+            older, hung = _read_older(self._world, self._deadline)
+            if hung or older["failure"]:
+                return older, hung
+            reading = older
+        cuda = _CUDA_VERSION.search(table.stdout)
+        if cuda:
+            reading["cuda_version"] = cuda[1]
+        driver = _DRIVER_VERSION.search(table.stdout)
+        if driver and not reading["driver_version"]:
+            reading["driver_version"] = driver[1]
+        _add_processes(self._world, self._deadline, reading, apps, table)
+        return reading, False
 
 
 def _read_older(world: World, deadline: Deadline) -> tuple[Reading, bool]:

@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
+import harness
 import pytest
-from harness import ROOT, on_host, run_playbook
+from harness import on_host, run_playbook
 from stand_ins import StandIns
 
 CONTEXT_MARGIN = 700 * 1024**2
 
 
 def _lab(*command: str) -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "tests" / "lab" / "lab.py"), *command], text=True, capture_output=True, check=False)
+    done = harness.lab(*command)
     if done.returncode != 0:
         pytest.exit(f"lab.py {' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}", returncode=3)
 

@@ -12,6 +12,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -241,6 +242,12 @@ def run_module(
                 quiet=True,
             )
         )
+
+
+def lab(*command: str, hosts: int = 2, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command of lab.py; who calls it looks at how it ended."""
+    argv = [sys.executable, str(ROOT / "tests" / "lab" / "lab.py"), *command]
+    return subprocess.run(argv, env={**os.environ, "LAB_HOSTS": str(hosts)}, text=True, capture_output=True, timeout=timeout, check=False)
 
 
 def ssh_argv(host: str) -> list[str]:

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from harness import ROOT
+from harness import lab
 from stand_ins import HOLD, StandIns, wait_for
 
 ALL: dict[str, Any] = {"stop": ["unit:e2e-wrapper", "unit:e2e-woken", "container:e2e-alone"]}
@@ -78,7 +76,7 @@ def test_evicted_services_stay_down_over_a_boot_and_come_back_after_it(strangers
     before = strangers.state()
     assert strangers.reclaim(stop=["unit:e2e-boot", "container:e2e-boot"])["verdict"] == "freed"
     for command in ("down", "up"):
-        subprocess.run([sys.executable, str(ROOT / "tests" / "lab" / "lab.py"), command], check=True, timeout=300)
+        lab(command, timeout=300).check_returncode()
     assert strangers.state() == {"e2e-boot.service": "inactive disabled", "e2e-boot": "exited no"}
     strangers.prepare()
     strangers.restored()

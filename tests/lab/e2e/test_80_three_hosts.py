@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import INVENTORY, ROOT, Run, meminfo, on_host, ranks, run_playbook, unit, wait_until
+from harness import INVENTORY, ROOT, Run, lab, meminfo, on_host, ranks, run_playbook, unit, wait_until
 
 # Three engines on one machine; and the lab is taken down and brought up twice for it.
 pytestmark = pytest.mark.soak
@@ -22,21 +19,16 @@ SPARKS = ("spark-01", "spark-02", "spark-03")
 SETTINGS: dict[str, Any] = {"tp_launch_tensor_parallel": 1, "tp_launch_pipeline_parallel": 3}
 
 
-def _lab(hosts: str) -> None:
-    environment = {**os.environ, "LAB_HOSTS": hosts}
-    subprocess.run([sys.executable, str(ROOT / "tests" / "lab" / "lab.py"), "up"], env=environment, check=True, capture_output=True, timeout=1200)
-
-
 @pytest.fixture(scope="module")
 def three() -> Iterator[None]:
     """The lab with a third host; the next tests have two again."""
     run = run_playbook("playbooks/undeploy_qwen.yml")
     assert run.rc == 0, run.failures
-    _lab("3")
+    lab("up", hosts=3, timeout=1200).check_returncode()
     try:
         yield
     finally:
-        _lab("2")
+        lab("up", timeout=1200).check_returncode()
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def commands(gpus: RunResult | str = GB10, apps: RunResult | str = "", table: Ru
 
 
 def read(world: FakeWorld) -> Reading:
-    reading, hung = _nvsmi.read(world, Deadline(world, 10))
+    reading, hung = _nvsmi.Asked(world, Deadline(world, 10)).finish()
     assert not hung
     return reading
 
@@ -255,7 +255,7 @@ def test_no_program() -> None:
 @pytest.mark.parametrize("which", ["gpus", "apps", "table"])
 def test_one_question_that_hangs_is_a_driver_that_hangs(which: str) -> None:
     world = commands(**{which: RunResult(-9, timed_out=True)})
-    reading, hung = _nvsmi.read(world, Deadline(world, 10))
+    reading, hung = _nvsmi.Asked(world, Deadline(world, 10)).finish()
     assert hung
     assert reading["failure"] is not None
     assert reading["devices"] == []
