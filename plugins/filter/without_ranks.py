@@ -26,6 +26,11 @@ options:
       - The deployment's name.
     type: str
     default: default
+  at_best:
+    description:
+      - Take all of the pool for free but for what the driver lists for others. What does not fit then does not fit either when the ranks are gone.
+    type: bool
+    default: false
 seealso:
   - module: unimem.dgx_spark.gpu_memory_facts
 """
@@ -52,11 +57,11 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _report
 
 
-def without_ranks(facts: Any, deployment: Any = "default") -> dict[str, Any]:
+def without_ranks(facts: Any, deployment: Any = "default", at_best: bool = False) -> dict[str, Any]:
     """Take a deployment's own ranks out; see DOCUMENTATION."""
     if not isinstance(facts, Mapping):
         raise AnsibleFilterError("unimem.dgx_spark.without_ranks needs the gpu_memory facts, a dictionary")
-    return _report.without_ranks(facts, str(deployment))
+    return _report.without_ranks(facts, str(deployment), bool(at_best))
 
 
 class FilterModule:

@@ -183,9 +183,13 @@ def _quietly(call: t.Callable[..., None], *arguments: t.Any) -> None:
 def _wait_for_memory(node: LeaseNode, lease: Lease, deadline: float) -> None:
     """A driver can hold a dead process's memory for minutes; what was evicted needs it back."""
     for pause in _pauses():
-        held = [process for process in node.restoring().gather().get("processes") or [] if is_rank_of(process, lease.deployment)]
-        if not held:
+        facts = node.restoring().gather()
+        held = [process for process in facts.get("processes") or [] if is_rank_of(process, lease.deployment)]
+        silent = facts.get("class") == "unresponsive"
+        if not held and not silent:
             return
+        if node.clock.boottime() >= deadline and silent:
+            raise _StillThere(f"the driver has not answered for {lease.timeout} s, so that nobody can say whether the memory is back; a reboot ends that")
         if node.clock.boottime() >= deadline:
             names = sorted({str((process.get("owner") or {}).get("name")) for process in held})
             raise _StillThere(f"the driver still lists {', '.join(names)} after {lease.timeout} s")

@@ -241,9 +241,15 @@ def try_port(port: int) -> str | None:
     return None
 
 
-def read_ports(world: World, ports: t.Sequence[int], timeout: float, free: t.Callable[[int], str | None] = try_port) -> dict[str, dict[str, t.Any]]:
-    """For each port whether a server could listen on it (``why`` not), and who has it now."""
+def read_ports(
+    world: World, ports: t.Sequence[int], timeout: float, free: t.Callable[[int], str | None] = try_port, containers: t.Collection[str] = ()
+) -> dict[str, dict[str, t.Any]]:
+    """For each port whether a server could listen on it (``why`` not), who has it now, and whether those are the ``containers``' ``own`` processes.
+
+    Who has bound a port and does not listen on it is not told; beside containers of ours that is taken for one of theirs.
+    """
     users: dict[int, list[str]] = {port: [] for port in ports}
+    strangers: set[int] = set()
     result = world.run(["ss", "--no-header", "--all", "--tcp", "--numeric", "--processes"], timeout) if ports else None
     for line in result.stdout.splitlines() if result else []:
         words = line.split(None, 5)
@@ -251,10 +257,18 @@ def read_ports(world: World, ports: t.Sequence[int], timeout: float, free: t.Cal
         if number.isdigit() and int(number) in users and words[0] != "TIME-WAIT":
             user = _SS_USER.search(words[5]) if len(words) > 5 else None
             who = f"{user['name']} ({user['pid']})" if user is not None else "a process that this user may not see"
+            if user is None or not _is_in(world, user["pid"], containers):
+                strangers.add(int(number))
             text = f"{words[0]} on {words[3]}: {who}"
             if text not in users[int(number)]:
                 users[int(number)].append(text)
-    return {str(port): {"why": free(port), "users": users[port][:10]} for port in ports}
+    return {str(port): {"why": free(port), "users": users[port][:10], "own": bool(containers) and port not in strangers} for port in ports}
+
+
+def _is_in(world: World, pid: str, containers: t.Collection[str]) -> bool:
+    """Whether a process is in one of these containers, by the control groups that the kernel says it is in."""
+    groups = world.read_text(f"/proc/{pid}/cgroup") or ""
+    return any(container and container in groups for container in containers)
 
 
 def _interfaces(ranks: t.Iterable[t.Mapping[str, t.Any]]) -> list[str]:
@@ -287,7 +301,7 @@ def read_node(
     started = [rank["started"] or rank["created"] for rank in ranks if rank["started"] or rank["created"]]
     since = min(started) - BEFORE if started else now() - WITHOUT_RANKS
     short = min(10.0, seconds)
-    result: dict[str, t.Any] = {"ranks": ranks, "engine": reason, "ports": read_ports(world, ports, short)}
+    result: dict[str, t.Any] = {"ranks": ranks, "engine": reason, "ports": read_ports(world, ports, short, containers=[rank["id"] for rank in ranks if rank["running"]])}
     if around:
         result["journal"] = read_journal(world, since, short)
         result["docker"] = read_docker_unit(world, short)

@@ -29,6 +29,14 @@ def is_over(process: t.Mapping[str, t.Any]) -> bool:
     return process.get("start_time") is None or process.get("state") in DEAD_STATES
 
 
+def hidden(facts: t.Mapping[str, t.Any]) -> int | None:
+    """Bytes of the pool that no living process accounts for; None where that is not known."""
+    value = facts.get("unattributed")
+    if not isinstance(value, int):
+        return None
+    return value + sum(process.get("memory") or 0 for process in facts.get("processes") or [] if is_over(process))
+
+
 @dataclass
 class Recovery:
     """The pool over one run. ``released``: bytes that the driver listed for what was stopped so far."""
@@ -45,12 +53,12 @@ class Recovery:
     @property
     def is_known(self) -> bool:
         """Whether the part of the pool that nobody accounts for is known, now and from before."""
-        return self._hidden(self._facts) is not None and self._hidden(self._first or {}) is not None
+        return hidden(self._facts) is not None and hidden(self._first or {}) is not None
 
     @property
     def pending(self) -> int:
         """Bytes of what was stopped that the driver lists no more and that nobody can have yet."""
-        now, then = self._hidden(self._facts), self._hidden(self._first or {})
+        now, then = hidden(self._facts), hidden(self._first or {})
         if now is None or then is None:
             return 0
         return min(self.released, max(0, now - then))
@@ -73,10 +81,3 @@ class Recovery:
         if self._facts.get("class") == "none":
             return True  # no driver that could keep it
         return self.is_known and not self.is_coming
-
-    @staticmethod
-    def _hidden(facts: t.Mapping[str, t.Any]) -> int | None:
-        value = facts.get("unattributed")
-        if not isinstance(value, int):
-            return None
-        return value + sum(process.get("memory") or 0 for process in facts.get("processes") or [] if is_over(process))

@@ -159,7 +159,9 @@ disks:
   type: list
   elements: dict
 ports:
-  description: For each of O(ports) C(why) a server could not listen on it (or null), and its C(users).
+  description:
+    - For each of O(ports) C(why) a server could not listen on it (or null), its C(users), and whether they are processes of this deployment's own
+      running ranks (C(own)).
   returned: always
   type: dict
   sample:
@@ -167,6 +169,7 @@ ports:
       why: Address already in use
       users:
         - "LISTEN on 0.0.0.0:8000: python3 (4711)"
+      own: false
 clock:
   description: The node's time when this was read, in seconds since 1970.
   returned: always

@@ -36,6 +36,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import (
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import PEER_ENDED, PEER_LOST, STOPPED
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._load_progress import reached
 
 #: Seconds by which two nodes' time stamps may be wrong: where the ranks have compared their clocks, and where they have not.
 COMPARED, GUESSED = 0.3, 3.0
@@ -101,8 +102,18 @@ def numbers(name: str, node: Mapping[str, t.Any]) -> dict[str, str]:
         "cache": _size(memory.get("page_cache")),
         "holders": ", ".join(holders) or "nothing that the driver lists",
         "disks": "; ".join(disks) or "its file systems could not be read",
-        "progress": str(node.get("progress") or "nothing is known of its progress"),
+        "progress": _progress(node) or "nothing is known of its progress",
     }
+
+
+def _progress(node: Mapping[str, t.Any]) -> str:
+    """How far the engine was in each rank of a node, by what the rank's log says."""
+    found = []
+    for rank in node.get("ranks") or []:
+        log = rank.get("log") or {}
+        words = reached([str(line) for line in (*(log.get("head") or []), *(log.get("tail") or []))])
+        found += [f"rank {rank.get('rank')} {words}"] if words else []
+    return "; ".join(found)
 
 
 class _Fields(dict[str, str]):

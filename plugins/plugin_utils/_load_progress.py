@@ -13,7 +13,7 @@ import typing as t
 from collections.abc import Sequence
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import find_engine
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import engines, find_engine
 
 #: What rank_supervisor.py says before an engine does.
 _SUPERVISOR = (
@@ -30,7 +30,10 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\S{1,40} ")
 
 def stage(lines: Sequence[str], engine: str) -> str:
     """The last stage that the lines tell of, with its percentage where it has one; an empty text where they tell of none."""
-    known = [(re.compile(pattern), words) for pattern, words in (*_SUPERVISOR, *find_engine(engine).STAGES)]
+    return _last(lines, [(re.compile(pattern), words) for pattern, words in (*_SUPERVISOR, *find_engine(engine).STAGES)])
+
+
+def _last(lines: Sequence[str], known: Sequence[tuple[re.Pattern[str], str]]) -> str:
     for line in reversed(lines):
         text = _STAMP.sub("", line)
         for pattern, words in known:
@@ -39,6 +42,12 @@ def stage(lines: Sequence[str], engine: str) -> str:
                 percent = found.groupdict().get("percent")
                 return f"{words}, {percent} %" if percent is not None else words
     return ""
+
+
+def reached(lines: Sequence[str]) -> str:
+    """The last stage of an engine that the lines tell of, whichever engine it is and whatever its supervisor says after it."""
+    known = [(re.compile(pattern), words) for engine in engines().values() for pattern, words in engine.STAGES]
+    return _last(lines, known)
 
 
 def memory_of(samples: Sequence[Sequence[t.Any]]) -> int | None:

@@ -27,11 +27,12 @@ from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._text import size
 READINGS = ("ranks", "engine", "journal", "docker", "links", "disks", "ports", "clock")
 
 
-def without_ranks(facts: Mapping[str, t.Any], deployment: str) -> dict[str, t.Any]:
+def without_ranks(facts: Mapping[str, t.Any], deployment: str, at_best: bool = False) -> dict[str, t.Any]:
     """The facts as they would be without this deployment's own ranks.
 
     What the driver says that they hold is given back to the pool. What their processes hold beside that (a serving process, Ray) is
-    not known to the facts, so the result is on the safe side.
+    not known to the facts, so the result is on the safe side. `at_best` is on the other one: all of the pool is free but for what
+    the driver lists for others, so that what does not fit then never will.
     """
     # Not a deep copy: what a template hands over is slow to copy, and only the two parts that change are made anew.
     result = dict(facts)
@@ -40,8 +41,11 @@ def without_ranks(facts: Mapping[str, t.Any], deployment: str) -> dict[str, t.An
     result["processes"] = [process for process in processes if not is_rank_of(process, deployment)]
     memory = result["memory"] = dict(result.get("memory") or {})
     total = memory.get("total")
+    others = sum(int(process.get("memory") or 0) for process in result["processes"])
     for figure in ("free", "available", "cuda_free", "allocatable"):
-        if memory.get(figure) is not None:
+        if memory.get(figure) is not None and at_best and total is not None:
+            memory[figure] = max(int(memory[figure]), int(total) - others)
+        elif memory.get(figure) is not None:
             memory[figure] = int(memory[figure]) + held if total is None else min(int(memory[figure]) + held, int(total))
     return result
 

@@ -179,6 +179,22 @@ def test_memory_that_comes_back_late_is_waited_for(node: SimulatedLeaseNode) -> 
     assert len(looks) >= 5 and node.machine.times[node.machine.log.index("start vllm-embeddings.service")] >= looks[4]
 
 
+def test_a_driver_that_does_not_answer_is_waited_for_and_is_none_that_holds_nothing(node: SimulatedLeaseNode) -> None:
+    gather, silent = node.machine.gather, True
+
+    def without_driver() -> dict[str, object]:
+        facts = gather()
+        return {**facts, "class": "unresponsive", "processes": []} if silent else facts
+
+    node.machine.gather = without_driver  # type: ignore[method-assign]
+    node.machine.clock += 60
+    expire(node)
+    fired = node.lease("report")["fired"]
+    assert fired["verdict"] == "not_settled" and "has not answered" in fired["detail"] and not undone(node)
+    silent = False
+    assert node.lease("settled", owner="b")["settled"]["verdict"] == "settled"
+
+
 def test_a_rank_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     node = SimulatedLeaseNode(tmp_path)
     node.add_service()

@@ -224,7 +224,23 @@ def test_who_has_a_port() -> None:
     )
     fake = FakeWorld(commands={("ss", "--no-header", "--all", "--tcp", "--numeric", "--processes"): RunResult(0, text)})
     found = _rank_info.read_ports(fake, [8000, 6379, 1], 1.0, free=lambda port: "Address already in use" if port == 8000 else None)
-    assert found["8000"] == {"why": "Address already in use", "users": ["LISTEN on 0.0.0.0:8000: python3 (4711)"]}
-    assert found["6379"] == {"why": None, "users": ["CLOSE-WAIT on [::1]:6379: a process that this user may not see"]}
-    assert found["1"] == {"why": None, "users": []}
+    assert found["8000"] == {"why": "Address already in use", "users": ["LISTEN on 0.0.0.0:8000: python3 (4711)"], "own": False}
+    assert found["6379"] == {"why": None, "users": ["CLOSE-WAIT on [::1]:6379: a process that this user may not see"], "own": False}
+    assert found["1"] == {"why": None, "users": [], "own": False}
     assert _rank_info.read_ports(fake, [], 1.0) == {}
+
+
+def test_whether_a_port_is_that_of_ranks_that_run() -> None:
+    text = 'LISTEN 0 1 *:8000 *:* users:(("vllm",pid=7,fd=7))\nLISTEN 0 1 *:9000 *:* users:(("nginx",pid=8,fd=7))\nLISTEN 0 1 *:9001 *:*\n'
+    ss = ("ss", "--no-header", "--all", "--tcp", "--numeric", "--processes")
+    files = {"/proc/7/cgroup": f"0::/system.slice/docker-{'a' * 64}.scope\n", "/proc/8/cgroup": "0::/system.slice/nginx.service\n"}
+    fake = FakeWorld(commands={ss: RunResult(0, text)}, files=files)
+
+    def own(*containers: str) -> list[bool]:
+        found = _rank_info.read_ports(fake, [8000, 9000, 9001, 9002], 1.0, free=lambda port: "in use", containers=containers)
+        return [told["own"] for told in found.values()]
+
+    # The last is bound by somebody who does not listen, whom no list names.
+    assert own("a" * 64) == [True, False, False, True]
+    assert own("b" * 64) == [False, False, False, True]
+    assert own() == [False, False, False, False]

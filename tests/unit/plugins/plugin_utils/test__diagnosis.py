@@ -123,6 +123,18 @@ def test_an_exception_that_nobody_knows_is_the_engines_own() -> None:
     assert (found["class"], found["node"], found["line"]) == ("engine", "a", "KeyError: 'layers.0.x'")
 
 
+def test_how_far_an_engine_was_that_was_never_ready() -> None:
+    load = (
+        (5.0, "[engine] INFO Starting to load model /models/x..."),
+        (6.0, "[engine] \rLoading safetensors checkpoint shards:  25% Completed | 1/4 [00:00<00:00]"),
+    )
+    late = end(90.0, 75, "the engine was not ready within the time allowed, 20 s")
+    found = diagnose({"a": {"ranks": [rank(0, *load, late)]}})
+    assert (found["class"], found["cause"]) == ("timeout", "not_ready")
+    assert "The engine was still busy: rank 0 loads the weights, 25 %." in found["remedy"]
+    assert "nothing is known of its progress" in diagnose({"a": {"ranks": [rank(0, late)]}})["remedy"]
+
+
 def test_a_rank_that_was_killed_is_called_killed() -> None:
     nodes = {
         "a": {"ranks": [rank(0, (30.2, NOISE[0][1]), end(30.5, 70, "rank 1 (worker b): engine was killed by signal 9"))]},

@@ -50,6 +50,16 @@ def test_without_ranks_never_gives_back_more_than_the_pool() -> None:
     assert result["memory"]["allocatable"] == 6 * GIB
 
 
+def test_without_ranks_at_best_all_is_free_but_for_what_others_have() -> None:
+    read = facts(process(1, 2 * GIB, name="unimem-default-rank1"), process(2, GIB), process(3, None))
+    result = _report.without_ranks(read, "default", at_best=True)
+    assert result["memory"]["allocatable"] == result["memory"]["cuda_free"] == 5 * GIB
+    assert [entry["pid"] for entry in result["processes"]] == [2, 3]
+    # Of a pool of which the size is not known nothing more can be said than without.
+    read["memory"]["total"] = None
+    assert _report.without_ranks(read, "default", at_best=True) == _report.without_ranks(read, "default")
+
+
 def test_without_ranks_takes_what_the_driver_cannot_size() -> None:
     read = facts(process(1, None, name="unimem-default-rank0"))
     read["memory"]["cuda_free"] = None
