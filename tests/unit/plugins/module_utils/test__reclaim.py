@@ -19,6 +19,7 @@ from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simula
     GIB,
     Died,
     Proc,
+    SimulatedEngine,
     SimulatedNode,
     container,
     unit,
@@ -322,6 +323,82 @@ def test_another_process_of_the_name_is_no_respawning(tmp_path, other):
     assert go(node, tmp_path, stop=["process:python3"])["verdict"] == "freed"
 
 
+@pytest.mark.parametrize("need", [0, 30 * GIB])
+@pytest.mark.parametrize("after", [0.2, 1.0, 2.8])
+def test_respawning_is_watched_for_while_the_parent_lives(tmp_path, need, after):
+    """A loop in a script sleeps before it starts it again."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "bash", listed=False, argv=("bash", "/opt/serve.sh", "--port", "1"), exe="/usr/bin/bash"))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=40, comes_back_after=after))
+    need = need and node.memory("unified")["allocatable"] + GIB // 2
+    result = go(node, tmp_path, stop=["process:llama*"], need=need)
+    assert result["verdict"] == "respawning" and result["failed"]
+    assert "llama-server (pid 9001, it was 50)" in result["msg"] and "bash serve.sh (pid 40); stop that first" in result["msg"]
+    assert node.signals == [(50, 15)] and node.clock < after + 0.2
+
+
+def test_respawning_by_a_parents_parent_where_the_parent_ends_with_it(tmp_path):
+    """``while true; do timeout 1h llama-server; done``"""
+    node = SimulatedNode()
+    node.add_process(Proc(30, "sshd", listed=False))
+    node.add_process(Proc(40, "serve.sh", listed=False, parent=30))
+    node.add_process(Proc(45, "timeout", listed=False, parent=40))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=45))
+    kill = node.kill_proc
+
+    def ends_with_it(pid):
+        kill(pid)
+        if pid == 50:
+            kill(45)
+            node.births.append((node.clock + 1, Proc(46, "timeout", parent=40, start_time=6000)))
+            pause = node.pause
+
+            def later(seconds):
+                pause(seconds)
+                started = next((each for each in node.procs.values() if each.name == "timeout"), None)
+                if started and not any(each.name == "llama-server" for each in node.procs.values()):
+                    node.add_process(Proc(60, "llama-server", parent=started.pid, start_time=6001))
+
+            node.pause = later
+
+    node.kill_proc = ends_with_it
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "respawning" and "serve.sh (pid 40)" in result["msg"], result["msg"]
+
+
+def test_a_parent_that_lives_and_starts_nothing_is_named(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(40, "bash", listed=False))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=40, comes_back_after=60))
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "freed" and 3 <= node.clock < 3.5
+    assert any("llama-server (pid 50) was started by bash (pid 40), which still runs" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize("parent", ["gone", "systemd", "sshd", "ends"])
+def test_nothing_is_watched_for_that_nobody_could_start_again(tmp_path, parent):
+    node = SimulatedNode()
+    if parent == "ends":
+        node.add_process(Proc(40, "timeout", listed=False))
+        node.deaths.append((0.5, 40))
+    elif parent != "gone":
+        node.add_process(Proc(40, parent, listed=False))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=1 if parent == "gone" else 40))
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "freed" and node.clock < (0.6 if parent == "ends" else 0.3)
+    assert not any("was started by" in note for note in result["notes"])
+
+
+def test_units_and_containers_are_not_watched(tmp_path):
+    """Their time is that of the slowest of them, and no more."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "bash", listed=False))
+    node.add_unit(unit("t.service"), Proc(70, "t", gpu=GIB, parent=40))
+    node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB, parent=40))
+    result = go(node, tmp_path, stop=["unit:t.service", "container:c"])
+    assert result["verdict"] == "freed" and node.clock < 0.3
+
+
 def test_pid_that_was_used_again_is_left_alone(tmp_path):
     node = SimulatedNode()
     node.add_process(Proc(50, "llama-server", gpu=GIB))
@@ -453,6 +530,86 @@ def test_time_until_a_container_ends_is_not_rounded_up(tmp_path):
     node.engines[made.engine].wait = wait
     result = go(node, tmp_path, stop=["container:c"])
     assert result["verdict"] == "freed" and 6.25 <= node.clock < 6.5
+
+
+@pytest.mark.parametrize("how", ["at once", "late", "new"])
+def test_container_that_something_outside_starts_again(tmp_path, how):
+    """``docker start`` in a loop before the engine could be asked, after it, and ``docker run --rm --name``."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "keep.sh", listed=False))
+    if how == "new":
+        node.add_process(Proc(41, "docker", listed=False, parent=40, argv=("docker", "run", "--rm", "--name", "c", "image")))
+    made = node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    engine = node.engines[made.engine]
+    count = [0]
+
+    def revive(was):
+        count[0] += 1
+        changes = {"id": f"{100 + count[0]:064x}"} if how == "new" else {}
+        fresh = was._replace(running=True, status="running", started_at=f"2026-01-01T00:00:{count[0]:02}Z", **changes)
+        node.add_container(fresh, Proc(600 + count[0], "python3", gpu=8 * GIB, start_time=1000 + count[0]))
+
+    def signal(container_id, name):
+        was = node.containers[f"container:{container_id}"]
+        SimulatedEngine.signal(engine, container_id, name)
+        if how == "new":
+            del node.containers[was.key]
+        if how == "at once":
+            revive(was)
+
+    def list_running():
+        down = [each for each in node.containers.values() if not each.running]
+        if how == "late" and down and node.log:
+            revive(down[0])
+        elif how == "new" and not node.containers:
+            revive(made)
+        return SimulatedEngine.list_running(engine)
+
+    engine.signal, engine.list_running = signal, list_running
+    scene = node.scene
+
+    def looked(facts):
+        list_running()
+        return scene(facts)
+
+    node.scene = looked
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "respawning" and "container c" in result["msg"], result["msg"]
+    assert ("by keep.sh (pid 40)" in result["msg"]) is (how == "new")
+    assert 1 <= len([row for row in result["actions"] if row["action"] == "stop"]) <= 3
+    assert any("container c was stopped and has been started again" in note for note in result["notes"])
+    assert ("stopped, and started again by something else" in result["actions"][0]["result"]) is (how == "at once")
+
+
+@pytest.mark.parametrize("kind", ["container", "unit"])
+def test_what_runs_again_has_not_taken_its_memory_yet(tmp_path, kind):
+    """The need is met for now; it will not be when the model is loaded again."""
+    node = SimulatedNode()
+    node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    node.add_unit(unit("t.service"), Proc(70, "t", gpu=8 * GIB))
+    need = node.memory("unified")["allocatable"] + 4 * GIB
+    end_of = node.end_of
+
+    def starts_again(key):
+        end_of(key)
+        node.add_process(Proc(999, "starter", start_time=7))
+
+    scene = node.scene
+
+    def looked(facts):
+        if 999 in node.procs:
+            for key, each in list(node.containers.items()):
+                if not each.running:
+                    node.containers[key] = each._replace(running=True, status="running", started_at="2026-01-02T00:00:00Z")
+            for key, each in list(node.units.items()):
+                if not each.running:
+                    node.units[key] = each._replace(active_state="active", invocation="another")
+        return scene(facts)
+
+    node.end_of, node.scene = starts_again, looked
+    result = go(node, tmp_path, stop=["container:c" if kind == "container" else "unit:t"], need=need)
+    assert result["verdict"] == "respawning" and "has been started again" in result["msg"], result["msg"]
+    assert len([row for row in result["actions"] if row["action"] == "stop"]) == 1
 
 
 # Units
