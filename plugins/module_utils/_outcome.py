@@ -91,11 +91,3 @@ class Outcome:
 
 def _text(states: t.Mapping[str, str]) -> str:
     return "".join(f"{name}: {states[name]}\n" for name in sorted(states))
-
-
-def inventory_line(selector: str | None) -> str | None:
-    """The line of an inventory that would permit stopping what a selector names; None where nothing would."""
-    if selector is None:
-        return None
-    restore = "never" if selector.startswith("process:") else "on_failure"
-    return f"- {{selector: '{selector}', policy: if_needed, restore: {restore}}}"

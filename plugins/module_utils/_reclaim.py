@@ -11,10 +11,11 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._advice import Advice, advise
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._entries import journal_entries
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome, inventory_line
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import CACHE_SHARE, Plan, Step, cache_helps, make_plan
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._recovery import Recovery
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._respawn import Respawns
@@ -22,7 +23,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Sce
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, permit_selector, process_title
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, process_title
 
 #: Seconds until the driver is asked for the first time whether memory that is not back yet has a reason that it knows.
 _FIRST_LOOK = 0.15
@@ -73,10 +74,13 @@ class Reclaimer:
         self.facts = self.node.gather()
         self.recovery.see(self.facts)
 
+    def _seen(self) -> Seen:
+        return Seen(self.belonged, self.stopper.containers, self.recovery.pending)
+
     def _look(self) -> tuple[Plan, Scene]:
         self._gather()
         scene = self.node.scene(self.facts)
-        plan = make_plan(scene, self.wishes, Seen(self.belonged, self.stopper.containers, self.recovery.pending))
+        plan = make_plan(scene, self.wishes, self._seen())
         self.listed = plan.listed
         self.considered.update((process["pid"], process.get("start_time")) for process in scene.holders)
         self._trace(self.facts.get("memory") or {})
@@ -130,8 +134,22 @@ class Reclaimer:
             keeper = next((selector for selector in self.wishes.protect if selector.matches(process)), None)
             protected = process.get("protected") or (f"'{keeper.text}' protects it" if keeper else None)
             listed = process["pid"] in self.listed
-            selector = None if protected or listed else permit_selector(scene, process)
-            rows.append({**process, "protected": protected, "listed": listed, "permit": selector, "inventory": inventory_line(selector)})
+            if protected:
+                advice = Advice([], f"it is never stopped: {protected}" if keeper is None else protected)
+            elif listed:
+                advice = Advice([], "")
+            else:
+                advice = advise(scene, self.wishes, self._seen(), process)
+            rows.append(
+                {
+                    **process,
+                    "protected": protected,
+                    "listed": listed,
+                    "missing": advice.missing or None,
+                    "permit": advice.permits[0].selector if advice.permits else None,
+                    "inventory": "\n".join(permit.line for permit in advice.permits) or None,
+                }
+            )
         return rows
 
     # Acting
@@ -394,6 +412,7 @@ def _refusal_row(refusal: Refusal) -> dict[str, t.Any]:
         "code": refusal.code,
         "reason": refusal.reason,
         "selector": refusal.selector,
-        "permit": refusal.permit,
-        "inventory": inventory_line(refusal.permit),
+        "missing": refusal.lacks,
+        "permit": refusal.permit.selector if refusal.permit else None,
+        "inventory": refusal.permit.line if refusal.permit else None,
     }

@@ -144,11 +144,11 @@ def _failure(outcome: Outcome) -> str:
             holder = f"{owner.get('kind')} {owner.get('name')}" if owner.get("kind") not in (None, "process") else "process"
             size = "an unknown amount" if row.get("memory") is None else format_size(row["memory"])
             text = f"{holder}: {row.get('name')} (pid {row.get('pid')}) holds {size}"
-            if row.get("protected"):
-                text += f"; protected: {row['protected']}"
-            elif row.get("listed"):
+            if row.get("listed"):
                 text += "; it is listed and may be stopped"
-            elif row.get("inventory"):
-                text += f"; to permit stopping it: {row['inventory']}"
+            elif row.get("missing"):
+                text += f"; {row['missing']}"
+            if row.get("inventory"):
+                text += f"; to permit stopping it: {' and '.join(row['inventory'].splitlines())}"
             parts.append(text + ".")
     return " ".join(parts)

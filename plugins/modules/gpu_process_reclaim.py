@@ -272,7 +272,7 @@ actions:
   sample:
     - {target: vllm-embeddings.service, layer: unit, action: stop, result: stopped, freed: 0, round: 1}
 refused:
-  description: What matched and is not stopped, why, and the inventory line that would permit it, where there is one.
+  description: What matched and is not stopped, why, what is missing for it, and the inventory line that would permit it, where there is one.
   returned: always
   type: list
   elements: dict
@@ -289,11 +289,14 @@ refused:
     selector:
       description: The selector that matched.
       type: str
+    missing:
+      description: What would have to be so for it to be stopped, such as root, or that nothing would permit it.
+      type: str
     permit:
-      description: The selector that would have to be listed as well.
+      description: The selector that would have to be listed, where that is what is missing. It may be listed already, with another restore policy.
       type: str
     inventory:
-      description: That as a line for C(service_eviction_services).
+      description: That as a line for C(service_eviction_services), with the restore policy that it needs.
       type: str
 spared:
   description: What matched and was not needed, in the order of O(stop).
@@ -319,7 +322,8 @@ held_by:
   description:
     - The processes that the driver lists at the end, as M(unimem.dgx_spark.gpu_memory_facts) returns them. What O(protect) names is
       protected here, too.
-    - Each has also C(listed), whether it may be stopped, and else C(permit) and C(inventory), which say what would permit it.
+    - Each has also C(listed), whether it may be stopped, and else C(missing), why it may not. C(permit) and C(inventory) are the selector and
+      the lines for C(service_eviction_services) that would permit it, and null where no line would do.
   returned: always
   type: list
   elements: dict

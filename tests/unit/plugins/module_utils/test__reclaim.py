@@ -170,6 +170,26 @@ def test_not_enough_stops_nothing_and_says_who_holds_it(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+def test_a_failure_says_what_is_really_missing(tmp_path):
+    node = SimulatedNode(base=6 * GIB, euid=1000)
+    node.add_unit(unit("ollama.service"), Proc(300, "ollama", gpu=40 * GIB))
+    node.add_process(Proc(301, "theirs", gpu=GIB, uid=1001, user="bob"))
+    node.add_process(Proc(302, "Xorg", gpu=GIB))
+    node.add_container(container("once", 3, auto_remove=True, policy="no"), Proc(303, "python3", gpu=GIB))
+    stop = ["unit:ollama.service", "container:once"]
+    result = go(node, tmp_path, stop=stop, need=110 * GIB)
+    rows = {row["pid"]: row for row in result["held_by"]}
+    refused = {row["target"]: row for row in result["refused"]}
+    # Listing it once more would not do.
+    assert rows[300]["inventory"] is None and "needs root" in rows[300]["missing"]
+    assert (refused["ollama.service"]["inventory"], refused["ollama.service"]["missing"]) == (None, "root (become: true)")
+    never = "- {selector: 'container:once', policy: if_needed, restore: never}"
+    assert rows[303]["inventory"] == refused["once"]["inventory"] == never and never in result["msg"]
+    assert rows[302]["inventory"] is None and rows[302]["missing"].startswith("it is never stopped: display server")
+    assert "process:theirs" in rows[301]["inventory"] and "not listed" in rows[301]["missing"] and "needs root" in rows[301]["missing"]
+    assert result["msg"].count("to permit stopping it") == 2
+
+
 def test_need_that_is_there_already(tmp_path):
     node = SimulatedNode()
     stop = tenants(node, 10)
