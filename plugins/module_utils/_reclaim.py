@@ -21,7 +21,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._recovery import 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._respawn import Respawns
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, format_sizes
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, process_title
 
@@ -332,8 +332,9 @@ class Reclaimer:
 
     def _conclude(self, plan: Plan, scene: Scene) -> Outcome:
         have = (self.facts.get("memory") or {}).get("allocatable")
+        have_text, need_text = format_sizes(have or 0, self.wishes.need)
         if self.wishes.need > 0 and self._reached() and not any(tenant.always for tenant in plan.tenants):
-            return self._end(scene, "freed", f"{format_size(have or 0)} can be had, {format_size(self.wishes.need)} were wanted")
+            return self._end(scene, "freed", f"{have_text} can be had, {need_text} were wanted")
         remain = [tenant for tenant in plan.tenants if tenant.units or tenant.containers or tenant.processes]
         if self.stopper.stuck:
             return self._end(scene, "unkillable_reboot", f"{', '.join(self.stopper.stuck)} cannot be ended; only a reboot frees what it holds")
@@ -366,10 +367,12 @@ class Reclaimer:
                 "'drop_page_cache: true' returns what drivers from 590 on keep in pools; else it comes back with time, or with a reboot",
             )
         if self.wishes.need > 0:
-            text = f"{format_size(have or 0)} can be had, {format_size(self.wishes.need)} are wanted"
-            return self._end(scene, "still_held", f"{text}, and nothing that may be stopped is left")
+            return self._end(scene, "still_held", f"{have_text} can be had, {need_text} are wanted, and nothing that may be stopped is left")
         before = self.outcome.before.get("allocatable")
-        gained = "" if have is None or before is None else f"; a new CUDA process can get {format_size(have)}, before it was {format_size(before)}"
+        gained = ""
+        if have is not None and before is not None:
+            now_text, before_text = format_sizes(have, before)
+            gained = f"; a new CUDA process can get {now_text}, before it was {before_text}"
         return self._end(scene, "freed", f"nothing that matches is left{gained}")
 
     def _unfinished(self) -> list[str]:

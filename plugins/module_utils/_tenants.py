@@ -164,6 +164,7 @@ class Collector:
         tenants = self._grow()
         for tenant in tenants:
             self._measure(tenant)
+        tenants = [tenant for tenant in tenants if tenant.holders or tenant.processes or self._is_named(tenant)]
         order = {selector.text: index for index, selector in enumerate(self.wishes.stop)}
         tenants.sort(key=lambda tenant: order.get(tenant.selector.text, len(order)))
         return tenants, self.loose
@@ -215,6 +216,17 @@ class Collector:
         if set(process.get("kinds") or ()) == {"graphics"} and (selector.kind == "user" or selector.is_wide):
             return False
         return self.matches_process(selector, process)
+
+    def _is_named(self, tenant: Tenant) -> bool:
+        """Whether anything of a tenant is named. A pattern that matches everything means what the driver lists, as with processes."""
+        if self.scene.facts.get("class") == "none":
+            return True
+        return any(
+            any(selector.matches_unit(name) for unit in tenant.units for name in (unit.name, *unit.names))
+            or any(selector.matches_container(container.name, container.id) for container in tenant.containers)
+            for selector in self.wishes.stop
+            if not selector.is_wide
+        )
 
     def _match_process(self, process: dict[str, t.Any], selector: Selector) -> None:
         """A process stands for its owner if that is a service or container all of whose GPU processes match."""

@@ -374,6 +374,51 @@ def test_what_would_be_enough_if_it_were_permitted_is_told_from_what_would_not()
     assert plan(node, ["unit:a"], need=have + 10 * GIB).verdict == "not_enough"
 
 
+@pytest.mark.parametrize("selector", ["unit:*", "container:*"])
+def test_a_pattern_that_matches_everything_means_what_the_driver_lists(selector: str) -> None:
+    """The lab's own driver, a database: they would be stopped first, and whatever they hold is nobody's GPU memory."""
+    node = SimulatedNode()
+    node.add_unit(unit("aaa.service"), Proc(9, "aaa", rss=30 * GIB))
+    node.add_unit(unit("ssh.service"), Proc(8, "sshd"))
+    node.add_container(container("database", 3), Proc(10, "postgres", rss=30 * GIB))
+    node.add_unit(unit("model.service"), Proc(11, "model", gpu=9 * GIB))
+    node.add_container(container("model", 4), Proc(12, "model", gpu=9 * GIB))
+    need = node.memory("unified")["allocatable"] + 5 * GIB
+    made = plan(node, [selector], need=need)
+    assert stops(made) == ["model.service" if selector == "unit:*" else "model"] and not made.refusals
+    assert plan(node, [selector], need=need + 20 * GIB).verdict == "not_enough"
+    # What is named counts with what it is measured to hold.
+    assert stops(plan(node, [selector, "unit:aaa"], need=need + 20 * GIB))[-1] == "aaa.service"
+
+
+def test_what_holds_nothing_is_not_stopped_for_a_need() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("idle.service"), Proc(9, "idle"))
+    node.add_unit(unit("model.service"), Proc(11, "model", gpu=9 * GIB))
+    have = node.memory("unified")["allocatable"]
+    assert stops(plan(node, ["unit:model", "unit:idle"], need=have + 5 * GIB)) == ["model.service"]
+    assert stops(plan(node, ["unit:idle", "unit:model"], need=have + 5 * GIB)) == ["model.service"]
+    made = plan(node, ["unit:idle"], need=have + 5 * GIB)
+    assert made.verdict == "not_enough" and "would free 0 GiB: 5.0 GiB are missing" in made.message
+    assert stops(plan(node, ["unit:idle"])) == ["idle.service"]
+    assert stops(plan(node, ["unit:idle"], need=1, always=parse_selectors(["unit:idle"]))) == ["idle.service"]
+
+
+def test_need_above_the_whole_pool() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("model.service", refuses_stop=True), Proc(11, "model", gpu=9 * GIB))
+    made = plan(node, ["unit:model"], need=200 * GIB, always=parse_selectors(["unit:model"]))
+    assert made.verdict == "not_enough" and not made.steps
+    assert made.message == "200.0 GiB are wanted, which is more than the whole pool of 120.0 GiB: no eviction can make that room"
+
+
+def test_sizes_of_a_sentence_are_in_one_unit() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("model.service"), Proc(11, "model", gpu=GIB // 8))
+    made = plan(node, ["unit:model"], need=node.memory("unified")["allocatable"] + GIB // 4)
+    assert made.message == "114.1 GiB are wanted, 113.9 GiB can be had now, and all that may be stopped would free 0.12 GiB: 0.12 GiB are missing"
+
+
 def test_need_where_nobody_knows_the_pool() -> None:
     node = SimulatedNode()
     node.add_unit(unit("a.service"), Proc(10, "a", gpu=9 * GIB))
