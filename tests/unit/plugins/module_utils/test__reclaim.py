@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
@@ -986,7 +987,25 @@ def test_two_runs_at_once(tmp_path):
     node.gather = second_run
     assert go(node, tmp_path, stop=stop)["verdict"] == "freed"
     assert inner["result"]["verdict"] == "not_permitted"
+    assert inner["result"]["evicted"] == []
     assert "another run is at work" in inner["result"]["msg"] and "state=freed" in inner["result"]["msg"]
+
+
+def test_a_run_that_fails_says_what_is_evicted(tmp_path, monkeypatch):
+    """Whatever it fails for: somebody has to put it back."""
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    node.add_process(Proc(50, "stubborn", gpu=GIB, ignores_term=True))
+    result = go(node, tmp_path, stop=[*stop, "process:stubborn"], grace=1)
+    assert result["verdict"] == "still_held" and [row["name"] for row in result["evicted"] if row["kind"] == "unit"] == ["t1.service"]
+    assert "Evicted now: unit t1.service; 'state: restored' puts back" in result["msg"]
+
+    def held(_self):
+        raise LockError("another run is at work")
+
+    monkeypatch.setattr(_lock.NodeLock, "__enter__", held)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and "unit t1.service" in result["msg"] and result["evicted"]
 
 
 # Last defences
