@@ -24,6 +24,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import I
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, format_sizes
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, process_title
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unmatched import unmatched
 
 #: Seconds until the driver is asked for the first time whether memory that is not back yet has a reason that it knows.
 _FIRST_LOOK = 0.15
@@ -87,6 +88,9 @@ class Reclaimer:
         if not self.outcome.before:
             self.outcome.before = dict(self.facts.get("memory") or {})
             self.outcome.notes.extend(scene.problems)
+            nothing = unmatched(scene, self.node.systemd, self.wishes.protect)
+            self.outcome.protection = {"matched": [each.text for each in self.wishes.protect if each.text not in nothing], "unmatched": nothing}
+            self.outcome.notes.extend(f"'{text}' is to be protected, and nothing on this node matches it now; is it misspelt?" for text in nothing)
         return plan, scene
 
     def _show(self, plan: Plan, scene: Scene, number: int) -> None:

@@ -949,6 +949,39 @@ def test_fuzzed_selectors_never_touch_what_is_protected(tmp_path, monkeypatch):
     assert stopped_something > 200 and kept_by_wish > 100, (stopped_something, kept_by_wish)
 
 
+@pytest.mark.parametrize(
+    ("selector", "known"),
+    [
+        ("unit:t1.service", True),
+        ("unit:t*", True),
+        ("unit:installed", True),
+        ("unit:t1.servise*", False),
+        ("unit:vllm-embedings.service", False),
+        ("container:comfyui", True),
+        ("container:comfyu", False),
+        ("process:trainer", True),
+        ("process:helper", True),
+        ("process:trainr", False),
+        ("user:alice", True),
+        ("user:1000", True),
+        ("user:alic", False),
+    ],
+)
+def test_what_is_to_be_protected_and_is_not_there_is_told(tmp_path, selector, known):
+    node = SimulatedNode()
+    tenants(node, 10)
+    node.add_container(container("comfyui", 2), Proc(60, "python3", gpu=8 * GIB))
+    node.add_process(Proc(50, "trainer", gpu=GIB))
+    node.add_process(Proc(51, "helper"))
+    node.systemd.file_state = lambda name, uid=None, timeout=20.0: "disabled" if name == "installed.service" else "not-found"
+    result = go(node, tmp_path, state="report", protect=[selector])
+    assert result["protection"] == {"matched": [selector] if known else [], "unmatched": [] if known else [selector]}
+    assert any(f"'{selector}' is to be protected, and nothing on this node matches it" in note for note in result["notes"]) is not known
+    node.problems.append("using /run/docker.sock is not permitted")
+    if selector.startswith("container:"):
+        assert go(node, tmp_path, state="report", protect=[selector])["protection"]["unmatched"] == []
+
+
 # Bad input
 
 
