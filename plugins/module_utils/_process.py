@@ -60,12 +60,12 @@ class Process(t.NamedTuple):
     def name(self) -> str:
         """Its name: comm, or in full where comm is only the first 15 characters of what argv[0] says.
 
-        The kernel calls a program ``exe`` that was started through its own link (``/proc/self/exe``): then that of its script, its title or its file.
+        The kernel calls a program ``exe`` that was started through its own link (``/proc/self/exe``): then that of its title, its script or its file.
         """
         title = os.path.basename(self.argv[0].split(" ", 1)[0]) if self.argv else ""
         if self.comm == "exe":
-            own = title if title != "exe" else ""
-            return script_of(self.argv, self.executable) or own or os.path.basename(self.executable or "") or self.comm
+            own = "" if title == "exe" or is_interpreter(title) else title
+            return own or script_of(self.argv, self.executable) or os.path.basename(self.executable or "") or self.comm
         if len(self.comm.encode("utf-8", "replace")) >= _COMM_LENGTH and title.startswith(self.comm):
             return title
         return self.comm
@@ -121,9 +121,14 @@ def read_process(world: World, pid: int) -> Process | None:
     )
 
 
+def is_interpreter(name: str) -> bool:
+    """Whether a program of this name runs scripts, so that its name says little."""
+    return _INTERPRETER.fullmatch(name) is not None
+
+
 def script_of(argv: t.Sequence[str], executable: str | None) -> str | None:
     """The name of the script or module that an interpreter runs; None where it runs none, or is none."""
-    if not _INTERPRETER.fullmatch(os.path.basename(executable or "")):
+    if not is_interpreter(os.path.basename(executable or "")):
         return None
     words = iter(argv[1:])
     for word in words:

@@ -195,7 +195,7 @@ class Reclaimer:
                 break
             number += 1
             self._show(plan, scene, number)
-        again = self.respawns.watch(self.deadline) if not over and (self._satisfied(plan) or not plan.steps) else ""
+        again = self.respawns.watch(scene, self.deadline) if not over and (self._satisfied(plan) or not plan.steps) else ""
         if again:
             _plan, scene = self._look()
             return self._end(scene, "respawning", again)

@@ -5,25 +5,26 @@
 
 PRIVATE to the collection: this file can change at any time, do not import it from elsewhere.
 
-Units and containers are seen by looking again. A bare process has no such record: what tells it is that another one of its
-kind has the same line of parents. It is watched for only while somebody lives who could start it.
+What runs again is seen by looking again. A loop in a script takes a while, though, so that what such a script has started is
+watched for: a bare process, of which the next one has the same line of parents, and a container with a client that somebody runs
+by hand. Nothing is watched for that nobody is known to start: neither units, nor what has lost its parents.
 """
 
 from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import Plan
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import script_of
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import is_interpreter, script_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import protected_program
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member, Scene, names_started
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import DEAD_STATES
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper, signature
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import process_title
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import process_key, process_title
 
-#: Seconds after the end of a bare process in which it is watched for the next one of its kind: loops in scripts sleep a second or two.
+#: Seconds after the end of a thing in which it is watched for: loops in scripts sleep a second or two.
 WATCH_SECONDS = 3.0
 
 
@@ -67,8 +68,8 @@ class Respawns:
         self.stopper = stopper
         #: identities (pid, start time) of all processes that were there before the last stop
         self.known: set[tuple[int, int]] = set()
-        #: the line of parents of each bare process that was to be stopped, as far as they could start it again, nearest first
-        self.lines: dict[tuple[int, int], list[Member]] = {}
+        #: who could start each bare process and container again that was to be stopped, by its key, nearest first
+        self.lines: dict[str, list[Member]] = {}
 
     def see(self, plan: Plan, scene: Scene) -> None:
         """Remember what is there before a round begins to stop."""
@@ -77,7 +78,9 @@ class Respawns:
             for process in tenant.processes:
                 member = scene.members.get(process["pid"])
                 if member is not None:
-                    self.lines[member.pid, member.start_time] = _line(scene, member)
+                    self.lines[process_key(process)] = _line(scene, member)
+            for container in tenant.containers:
+                self.lines[container.key] = [each for client in _clients(scene, container) for each in _line(scene, client)]
 
     # Bare processes
 
@@ -93,44 +96,64 @@ class Respawns:
                     return f"{process_title(process)} comes back each time it is stopped; it is started by {starter(scene, member.parent, process)}"
         return ""
 
-    def watch(self, deadline: float) -> str:
-        """The same for those that come back later, watched for while somebody lives who could start them; empty when nobody has."""
-        end = min(self.stopper.last_end + WATCH_SECONDS, deadline)
+    def watch(self, scene: Scene, deadline: float) -> str:
+        """The same for what comes back later, watched for while somebody lives who could start it; empty when nobody has."""
+        for key, was in self.stopper.containers.items():
+            # A client that starts it right now; before the stop it may not have been there.
+            clients = _clients(scene, was)
+            self.lines[key] = [*clients, *(each for client in clients for each in _line(scene, client)), *self.lines.get(key, [])]
         for pause in pauses(self.node):
-            if not self.stopper.bare:
+            if not any(self.lines.values()):
                 break
             now = self.node.processes()
-            reborn = self._reborn(now, self.node.process)
-            if reborn:
-                return reborn
-            left = end - self.node.monotonic()
-            if left <= 0 or not any(self._living(identity, now) for identity in self.stopper.bare):
+            again = self._reborn(now, self.node.process) or self._run_again(now)
+            if again:
+                return again
+            ends = [ended + WATCH_SECONDS for key, ended in self.stopper.ended.items() if self._living(key, now)]
+            left = min(max(ends, default=0.0), deadline) - self.node.monotonic()
+            if left <= 0:
                 break
             self.node.pause(min(pause, left))
         return ""
 
     def living_starters(self) -> list[str]:
-        """For each bare process that was stopped: who has started it and still runs, in words."""
-        if not self.stopper.bare:
-            return []
-        now = self.node.processes()
+        """For each process and container that was stopped: who has started it and still runs, in words."""
+        things = {_key(was): f"{was.name} (pid {was.pid})" for was in self.stopper.bare.values()}
+        things.update((key, f"container {was.name}") for key, was in self.stopper.containers.items())
+        things = {key: name for key, name in things.items() if key in self.stopper.ended and self.lines.get(key)}
+        now = self.node.processes() if things else {}
         notes = []
-        for identity, was in self.stopper.bare.items():
-            living = None if _lives(was, now) else self._living(identity, now)
+        for key, name in things.items():
+            living = self._living(key, now)
             if living is not None:
-                notes.append(f"{was.name} (pid {was.pid}) was started by {describe(living)}, which still runs; if that starts it again, stop that first")
+                notes.append(f"{name} was started by {describe(living)}, which still runs; if that starts it again, stop that first")
         return notes
 
-    def _living(self, identity: tuple[int, int], now: t.Mapping[int, Sight]) -> Member | None:
-        """The nearest parent of a stopped process that lives."""
-        return next((each for each in self.lines.get(identity, []) if _lives(each, now)), None)
+    def _living(self, key: str, now: t.Mapping[int, Sight]) -> Member | None:
+        """The nearest that lives of those who could start a thing again."""
+        return next((each for each in self.lines.get(key, []) if _lives(each, now)), None)
+
+    def _run_again(self, now: t.Mapping[int, Sight]) -> str:
+        """Who has a container run again, or a new one of its name."""
+        for key, was in self.stopper.containers.items():
+            living = self._living(key, now)
+            engine = None if living is None else self.node.engine(was.engine)
+            if living is None or engine is None:
+                continue
+            try:
+                found = engine.find(was.name)
+            except EngineError:
+                continue
+            if found is not None and (found.running or found.id != was.id):
+                return f"container {was.name} was stopped and has been started again, by {describe(living)}; stop that first"
+        return ""
 
     def _reborn(self, now: t.Mapping[int, Sight], read: t.Callable[[int], Shape | None], but: t.Collection[int] = ()) -> str:
         for pid, sight in now.items():
             if pid in but or (pid, sight.start_time) in self.known or sight.state in DEAD_STATES:
                 continue
-            for identity, was in self.stopper.bare.items():
-                living = self._living(identity, now)
+            for was in self.stopper.bare.values():
+                living = self._living(_key(was), now)
                 if living is None or not self._descends(sight, living, now):
                     continue
                 shape = read(pid)
@@ -189,8 +212,8 @@ def is_again(shape: Shape, was: Member) -> bool:
 
 def describe(member: Member) -> str:
     """A process that starts others, for people."""
-    script = script_of(member.argv, member.executable)
-    name = f"{member.name} {script}" if script and script != member.name else member.name
+    script = script_of(member.argv, member.executable) if is_interpreter(member.name) else None
+    name = f"{member.name} {script}" if script else member.name
     place = f" in {member.unit.split(':', 1)[1]}" if member.unit else f" in {member.scope}" if member.scope else ""
     return f"{name} (pid {member.pid}){place}"
 
@@ -221,10 +244,18 @@ def _lives(member: Member, now: t.Mapping[int, Sight]) -> bool:
     return sight is not None and sight.start_time == member.start_time and sight.state not in DEAD_STATES
 
 
+def _key(member: Member) -> str:
+    return process_key({"pid": member.pid, "start_time": member.start_time})
+
+
+def _clients(scene: Scene, container: Container) -> list[Member]:
+    """The clients that somebody runs, and no unit, to start this container, to stay with it or to wait for its end."""
+    return [member for member in scene.members.values() if member.unit is None and container.name in names_started(member.argv)[0]]
+
+
 def _client_of(scene: Scene, container: Container) -> str:
-    """By whom, where a client that runs this container or waits for it tells."""
-    for member in scene.members.values():
-        if container.name in names_started(member.argv)[0]:
-            above = scene.members.get(member.parent)
-            return f", by {describe(above if above is not None and above.pid > 1 else member)}"
+    """By whom, where a client tells."""
+    for client in _clients(scene, container):
+        above = _line(scene, client)
+        return f", by {describe(above[0] if above else client)}"
     return ""

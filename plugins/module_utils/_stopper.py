@@ -82,8 +82,8 @@ class Stopper:
         self.processes: dict[Signature, int] = {}
         #: these processes, by pid and start time, as they were
         self.bare: dict[tuple[int, int], Member] = {}
-        #: when the last of them ended
-        self.last_end = node.monotonic()
+        #: when each process and container ended, by its key
+        self.ended: dict[str, float] = {}
         #: what nothing ends, what did not end in time, and what was refused
         self.stuck: list[str] = []
         self.stayed: list[str] = []
@@ -355,6 +355,7 @@ class Stopper:
     def _record_container(self, container: Container, row: dict[str, t.Any], how: str) -> None:
         row["result"] = how
         self.containers[container.key] = container
+        self.ended[container.key] = self.node.monotonic()
         self._mark(container.key, STOPPED)
 
     def _kill_container(self, each: _Signalled) -> None:
@@ -431,7 +432,7 @@ class Stopper:
 
     def _ended(self, ending: _Ending, how: str) -> None:
         ending.handle.close()
-        self.last_end = self.node.monotonic()
+        self.ended[ending.row["key"]] = self.node.monotonic()
         ending.row["result"] = how
         self._mark(ending.row["key"], SETTLED, note="a process cannot be restored")
 

@@ -602,6 +602,64 @@ def test_container_that_something_outside_starts_again(tmp_path, how):
     assert ("stopped, and started again by something else" in result["actions"][0]["result"]) is (how == "at once")
 
 
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("client", ["run", "start", "wait", "detached", "in a unit"])
+def test_container_of_a_script_is_watched_for_while_the_script_lives(tmp_path, client, again):
+    """``while true; do docker run --rm --name c image; sleep 1; done``"""
+    words = {"run": "run --rm --name c image", "start": "start --attach c", "wait": "wait c", "in a unit": "wait c"}
+    node = SimulatedNode()
+    node.add_process(Proc(40, "keep.sh", listed=False))
+    if client in words:
+        place = "unit:other.service" if client == "in a unit" else None
+        node.add_process(Proc(41, "docker", listed=False, parent=40, argv=("docker", *words[client].split()), unit=place))
+    made = node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    node.add_container(container("d", 3, policy="no"), Proc(601, "python3", gpu=8 * GIB))
+    engine, find = node.engines[made.engine], node.engines[made.engine].find
+
+    def looked_up(name):
+        assert name == "c", "nobody could start the other one"
+        if again and node.clock > 1:
+            node.containers = {key: each for key, each in node.containers.items() if each.name != "c"}
+            node.add_container(container("c", 9, status="created", running=False), Proc(700, "python3"))
+        return find(name)
+
+    end_of = node.end_of
+
+    def ends_with_it(key):
+        end_of(key)
+        node.procs.pop(41, None)
+
+    engine.find, node.end_of = looked_up, ends_with_it
+    result = go(node, tmp_path, stop=["container:c", "container:d"])
+    watched = client not in ("detached", "in a unit")
+    assert result["verdict"] == ("respawning" if watched and again else "freed"), result["msg"]
+    assert ("has been started again, by keep.sh (pid 40); stop that first" in result["msg"]) is (watched and again)
+    assert any("container c was started by keep.sh (pid 40), which still runs" in note for note in result["notes"]) is watched
+    assert (node.clock < 0.3) is not watched
+
+
+def test_client_that_starts_a_container_at_this_moment(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(40, "keep.sh", listed=False))
+    made = node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    kill = node.kill_proc
+
+    def kill_proc(pid):
+        kill(pid)
+        node.add_process(Proc(41, "docker", listed=False, parent=40, argv=("docker", "start", "c"), start_time=2000))
+
+    pause = node.pause
+
+    def later(seconds):
+        pause(seconds)
+        if node.clock > 0.8 and 41 in node.procs:
+            node.containers[made.key] = made._replace(started_at="2026-01-02T00:00:00Z")
+
+    node.kill_proc, node.pause = kill_proc, later
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "respawning" and "docker (pid 41)" in result["msg"], result["msg"]
+
+
 @pytest.mark.parametrize("kind", ["container", "unit"])
 def test_what_runs_again_has_not_taken_its_memory_yet(tmp_path, kind):
     """The need is met for now; it will not be when the model is loaded again."""
