@@ -122,8 +122,7 @@ def _choose(plan: Plan, scene: Scene, able: list[Tenant], refused: list[Tenant],
     for tenant in able:
         if reach(chosen) >= need:
             break
-        # Stopping what holds nothing frees nothing.
-        if tenant not in chosen and (tenant.memory > 0 or tenant.unknown):
+        if tenant not in chosen:
             chosen.append(tenant)
     if reach(chosen) >= need:
         for tenant in [each for each in reversed(chosen[:-1]) if not each.always]:
