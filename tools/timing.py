@@ -52,12 +52,22 @@ def seconds(
     return took
 
 
-def table(title: str, seen: Mapping[str, Sequence[float]], baseline: str, unit: str = "s") -> None:
-    """Median, least and most of each contestant, and its median as a multiple of the baseline's."""
+def table(title: str, seen: Mapping[str, Sequence[float]], baseline: str, unit: str = "s", wanted: Mapping[str, float] | None = None) -> None:
+    """Median, least and most of each contestant, its median as a multiple of the baseline's, and beside it what that is wanted to be at most."""
     base = statistics.median(seen[baseline])
     width = max(24, *(len(name) for name in seen))
     rounds = len(seen[baseline])
     say(f"\n{title} ({rounds} rounds)\n{'':<{width}} {'median ' + unit:>10} {'least':>8} {'most':>8} {'ratio':>7}")
     for name, values in seen.items():
         middle = statistics.median(values)
-        say(f"{name:<{width}} {middle:10.3f} {min(values):8.3f} {max(values):8.3f} {middle / base:7.2f}")
+        say(f"{name:<{width}} {middle:10.3f} {min(values):8.3f} {max(values):8.3f} {middle / base:7.2f}{at_most(middle / base, (wanted or {}).get(name))}")
+
+
+def at_most(value: float, wanted: float | None) -> str:
+    """A figure's limit, and whether it is kept."""
+    return "" if wanted is None else f"  wanted: {wanted:g} at most{'' if value <= wanted else ', MISSED'}"
+
+
+def at_least(value: float, wanted: float | None) -> str:
+    """The same for a figure that is to be large."""
+    return "" if wanted is None else f"  wanted: {wanted:g} at least{'' if value >= wanted else ', MISSED'}"

@@ -13,18 +13,21 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._permits import Permit, permit_container, permit_of, permit_unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import protected_unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import Unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import (
+    ENGINE_RIGHTS,
     Collector,
     Refusal,
     Tenant,
     matches_member,
-    permit_selector,
     process_title,
 )
 
+_POD = "it belongs to a Kubernetes pod; scale it down in the cluster"
+_BY_HAND = "it would have to be stopped by hand first"
 _MUST_BE_NEVER = "its restore policy would have to be 'never'"
 
 
@@ -54,8 +57,12 @@ class Judge:
                 self._refuse(tenant, process_title(process), "protected", f"it is never stopped: {process['protected']}")
         self._judge_protect(tenant)
 
-    def _refuse(self, tenant: Tenant, target: str, code: str, reason: str, permit: str | None = None) -> None:
-        tenant.refusals.append(Refusal(target, code, reason, tenant.selector.text, permit))
+    def _refuse(self, tenant: Tenant, target: str, code: str, reason: str, permit: Permit | None = None, missing: str = "") -> None:
+        tenant.refusals.append(Refusal(target, code, reason, tenant.selector.text, permit, missing))
+
+    def _lost(self, tenant: Tenant) -> Permit:
+        """The entry as it would have to be for a thing that cannot be put back."""
+        return Permit(tenant.selector.text, "never", "always" if tenant.always else "if_needed")
 
     def _judge_unit(self, tenant: Tenant, unit: Unit) -> None:
         listed = unit.key in self.found.units
@@ -63,21 +70,24 @@ class Judge:
         if reason:
             self._refuse(tenant, unit.name, "protected", f"it is never stopped: {reason}")
         elif not unit.name.endswith(".service"):
-            self._refuse(tenant, unit.name, "takes_along", f"stopping {tenant.units[0].name} would stop {unit.name} as well, which is no service")
+            reason = f"stopping {tenant.units[0].name} would stop {unit.name} as well, which is no service"
+            self._refuse(tenant, unit.name, "takes_along", reason, missing=_BY_HAND)
         elif not listed:
             self._judge_unlisted(tenant, unit)
         if unit.refuses_stop:
-            self._refuse(tenant, unit.name, "refuses", "its unit file forbids stopping it by hand (RefuseManualStop=yes)")
+            reason = "its unit file forbids stopping it by hand (RefuseManualStop=yes)"
+            self._refuse(tenant, unit.name, "refuses", reason, missing="its unit file would have to allow it")
         for name in unit.upheld_by:
             keeper = self.scene.unit(self.found.key_of(name, unit.uid))
             if keeper is not None and keeper.running and keeper.key not in {each.key for each in tenant.units}:
-                permit = f"unit:{name}" if name.endswith(".service") else None
+                permit = permit_unit(self.scene, keeper) if name.endswith(".service") and protected_unit(name) is None else None
                 self._refuse(tenant, unit.name, "revived", f"{name} would start it again at once (Upholds=)", permit)
         if unit.transient and tenant.policy != "never":
-            self._refuse(tenant, unit.name, "lost", f"it is a transient unit (systemd-run): once stopped it is gone and cannot be restored; {_MUST_BE_NEVER}")
+            reason = f"it is a transient unit (systemd-run): once stopped it is gone and cannot be restored; {_MUST_BE_NEVER}"
+            self._refuse(tenant, unit.name, "lost", reason, self._lost(tenant))
         if self.scene.euid != 0 and unit.uid != self.scene.euid:
             reason = "stopping a unit of the system needs root (become: true)" if unit.uid is None else "only root or its user may stop it"
-            self._refuse(tenant, unit.name, "rights", reason)
+            self._refuse(tenant, unit.name, "rights", reason, missing="" if unit.uid is None else "root (become: true), or that user")
 
     def _judge_unlisted(self, tenant: Tenant, unit: Unit) -> None:
         first = tenant.units[0]
@@ -85,9 +95,10 @@ class Judge:
         unlisted = [container.name for container in inner if container.key not in self.found.containers]
         if inner and first is unit:
             what = f"it also runs {', '.join(unlisted)}" if unlisted else "it has GPU processes of its own"
-            self._refuse(tenant, unit.name, "takes_along", f"{unit.name} would start the container again, and {what}, which nobody listed", f"unit:{unit.name}")
+            reason = f"{unit.name} would start the container again, and {what}, which nobody listed"
         else:
-            self._refuse(tenant, unit.name, "takes_along", f"stopping {first.name} would stop {unit.name} as well, and nobody listed that", f"unit:{unit.name}")
+            reason = f"stopping {first.name} would stop {unit.name} as well, and nobody listed that"
+        self._refuse(tenant, unit.name, "takes_along", reason, permit_unit(self.scene, unit))
 
     def _judge_companion(self, tenant: Tenant, unit: Unit) -> None:
         inside = {each.name for each in tenant.units}
@@ -96,46 +107,50 @@ class Judge:
         foreign = [name for name in unit.triggers if name not in inside]
         if foreign:
             reason = f"it would have to be stopped, since it starts {tenant.units[0].name}, but it starts {', '.join(foreign)} too"
-            self._refuse(tenant, unit.name, "takes_along", reason)
+            self._refuse(tenant, unit.name, "takes_along", reason, missing=_BY_HAND)
 
     def _judge_container(self, tenant: Tenant, container: Container) -> None:
         wrappers = [unit for unit in tenant.units if container.key in self.scene.wraps.get(unit.key, [])]
         if container.key not in self.found.containers and not any(unit.key in self.found.units for unit in wrappers):
             first = tenant.containers[0].name if tenant.containers[0] is not container else tenant.title
             reason = f"stopping {first} would take {container.name} along, and nobody listed that"
-            self._refuse(tenant, container.name, "takes_along", reason, f"container:{container.name}")
+            self._refuse(tenant, container.name, "takes_along", reason, permit_container(container))
         if container.orchestrator:
-            self._refuse(tenant, container.name, "revived", f"{container.orchestrator} rules over it and would start it again; scale it down there")
+            reason = f"{container.orchestrator} rules over it and would start it again; scale it down there"
+            self._refuse(tenant, container.name, "revived", reason, missing=f"{container.orchestrator} would have to scale it down")
         if container.status == "paused":
-            self._refuse(tenant, container.name, "refuses", "it is paused, so that it cannot act on being stopped; unpause it first")
+            reason = "it is paused, so that it cannot act on being stopped; unpause it first"
+            self._refuse(tenant, container.name, "refuses", reason, missing="it would have to be unpaused")
         recreated = any(container.key in self.scene.makes.get(unit.key, []) for unit in wrappers)
         if container.auto_remove and not recreated and tenant.policy != "never":
             reason = f"it was started with --rm and no unit recreates it: stopping it would remove it; {_MUST_BE_NEVER}"
-            self._refuse(tenant, container.name, "lost", reason)
+            self._refuse(tenant, container.name, "lost", reason, self._lost(tenant))
         for member in tenant.members:
             if member.container == container.key and member.runtime in ("kubernetes", "crio"):
-                self._refuse(tenant, container.name, "revived", "it belongs to a Kubernetes pod; scale it down in the cluster")
+                self._refuse(tenant, container.name, "revived", _POD, missing="the cluster would have to scale it down")
                 break
 
     def _judge_process(self, tenant: Tenant, process: dict[str, t.Any]) -> None:
         member = self.scene.members.get(process["pid"])
         if self.scene.identity(process) is None or member is None:
             reason = "the driver lists it, but /proc does not show it (another PID namespace?), so it cannot be identified"
-            self._refuse(tenant, process_title(process), "unknown", reason)
+            self._refuse(tenant, process_title(process), "unknown", reason, missing="/proc would have to show it: run this on the host itself")
         elif (process.get("owner") or {}).get("kind") == "process" and (process.get("owner") or {}).get("restarted_by"):
             reason = f"{process['owner']['restarted_by']} would start it again; have it stopped there (supervisorctl stop, pm2 stop, sv down and the like)"
             self._refuse(tenant, process_title(process), "revived", reason)
         elif self.wishes.restore.get(tenant.selector, "never") != "never":
             reason = f"it belongs to no unit and no container, so once stopped it cannot be restored; {_MUST_BE_NEVER}"
-            self._refuse(tenant, process_title(process), "lost", reason)
+            self._refuse(tenant, process_title(process), "lost", reason, self._lost(tenant))
         elif self.scene.euid not in (0, member.uid):
             reason = f"it belongs to {process.get('user') or member.uid}; signalling it needs root (become: true)"
             self._refuse(tenant, process_title(process), "rights", reason)
         elif member.runtime in ("kubernetes", "crio"):
-            self._refuse(tenant, process_title(process), "revived", "it belongs to a Kubernetes pod; scale it down in the cluster")
+            self._refuse(tenant, process_title(process), "revived", _POD, missing="the cluster would have to scale it down")
         elif member.container is not None and member.container not in self.found.seen.ended:
             # To its engine a signal from outside is a crash, after which the restart policy holds.
-            self._refuse(tenant, process_title(process), "unknown", f"it is in a container that cannot be stopped: {self.found.unasked()}")
+            reason = f"it is in a container that cannot be stopped: {self.found.unasked()}"
+            missing = ENGINE_RIGHTS if self.scene.closed else "its engine would have to answer"
+            self._refuse(tenant, process_title(process), "unknown", reason, missing=missing)
         else:
             self._judge_offspring(tenant, process)
 
@@ -148,7 +163,7 @@ class Judge:
             elif member.pid in listed and member.pid not in self.found.processes and not self._stops_otherwise(member):
                 child = listed[member.pid]
                 reason = f"{process_title(process)} has started it and would take it along or leave it behind, and nobody listed it"
-                self._refuse(tenant, process_title(child), "takes_along", reason, permit_selector(self.scene, child))
+                self._refuse(tenant, process_title(child), "takes_along", reason, permit_of(self.scene, child))
 
     def _stops_otherwise(self, member: Member) -> bool:
         """Whether a process is in a unit or container of its own: what started it has no say in its life."""
@@ -164,4 +179,5 @@ class Judge:
                 # A process whose owner the facts place in that unit (a container run by it, for one).
                 names += [process_title(process) for process in tenant.holders if selector.matches(process)]
             for name in dict.fromkeys(names):
-                self._refuse(tenant, name, "protected", f"'{selector.text}' protects it")
+                missing = f"'{selector.text}' would have to be taken out of what is protected (policy: never)"
+                self._refuse(tenant, name, "protected", f"'{selector.text}' protects it", missing=missing)

@@ -17,6 +17,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._facts import gat
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import read_memory
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import OwnerReader
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._page_cache import drop_all, evict_files
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import Process, Stat, read_process, read_stat
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene, read_listeners, read_scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, ProcessHandle, Signaller
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import Systemd
@@ -42,6 +43,12 @@ class Node(t.Protocol):
 
     def open_process(self, identity: Identity) -> ProcessHandle:
         """Pin a process. Raises SignalError."""
+
+    def processes(self) -> dict[int, Stat]:
+        """All visible processes by pid, now: cheap."""
+
+    def process(self, pid: int) -> Process | None:
+        """One process, now; None when there is none."""
 
     def listening(self, pids: t.Collection[int] | None = None) -> set[int]:
         """TCP ports that are listened on, by these processes or by any."""
@@ -123,6 +130,15 @@ class LiveNode:
     def open_process(self, identity: Identity) -> ProcessHandle:
         """See Node."""
         return self._signaller.open(identity)
+
+    def processes(self) -> dict[int, Stat]:
+        """See Node."""
+        read = {int(name): read_stat(self._world, int(name)) for name in self._world.list_dir("/proc") if name.isdigit()}
+        return {pid: stat for pid, stat in read.items() if stat is not None}
+
+    def process(self, pid: int) -> Process | None:
+        """See Node."""
+        return read_process(self._world, pid)
 
     def listening(self, pids: t.Collection[int] | None = None) -> set[int]:
         """See Node."""

@@ -45,6 +45,8 @@ class Outcome:
     held_by: list[dict[str, t.Any]] = field(default_factory=list)
     trajectory: list[list[float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    #: selectors of ``protect``: those that something on the node matches, and the others
+    protection: dict[str, list[str]] = field(default_factory=lambda: {"matched": [], "unmatched": []})
     evicted: list[dict[str, t.Any]] = field(default_factory=list)
     diff_before: dict[str, str] = field(default_factory=dict)
     diff_after: dict[str, str] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Outcome:
             "held_by": self.held_by,
             "trajectory": self.trajectory,
             "notes": self.notes,
+            "protection": self.protection,
             "evicted": self.evicted,
             "journal": journal,
             "diff": {"before": _text(self.diff_before), "after": _text(self.diff_after)},
@@ -91,11 +94,3 @@ class Outcome:
 
 def _text(states: t.Mapping[str, str]) -> str:
     return "".join(f"{name}: {states[name]}\n" for name in sorted(states))
-
-
-def inventory_line(selector: str | None) -> str | None:
-    """The line of an inventory that would permit stopping what a selector names; None where nothing would."""
-    if selector is None:
-        return None
-    restore = "never" if selector.startswith("process:") else "on_failure"
-    return f"- {{selector: '{selector}', policy: if_needed, restore: {restore}}}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._judge import Judge
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, format_sizes
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Collector, Refusal, Seen, Tenant, Wishes, process_key, process_title
 
 #: Dropping the page cache is worth it from this share of the pool on; less is what a running system keeps in any case.
@@ -64,6 +64,12 @@ def make_plan(scene: Scene, wishes: Wishes, seen: Seen | None = None) -> Plan:
         plan.verdict = "not_permitted"
         plan.message = f"on this node (class {scene.facts.get('class')}) nobody knows what a new process could get, so no need can be aimed at; use need: 0"
         return plan
+    total = memory.get("total")
+    if total is not None and wishes.need > total:
+        plan.verdict = "not_enough"
+        need_text, total_text = format_sizes(wishes.need, total)
+        plan.message = f"{need_text} are wanted, which is more than the whole pool of {total_text}: no eviction can make that room"
+        return plan
     hard = [refusal for refusal in plan.refusals if _is_hard(refusal, wishes)]
     if hard:
         plan.verdict = "not_permitted"
@@ -99,7 +105,8 @@ def _is_hard(refusal: Refusal, wishes: Wishes) -> bool:
 
 def _nothing(wishes: Wishes, have: int | None) -> str:
     if wishes.need > 0 and have is not None:
-        return f"{format_size(have)} can be had, {format_size(wishes.need)} are wanted"
+        have_text, need_text = format_sizes(have, wishes.need)
+        return f"{have_text} can be had, {need_text} are wanted"
     return "nothing that runs matches"
 
 
@@ -131,10 +138,8 @@ def _choose(plan: Plan, scene: Scene, able: list[Tenant], refused: list[Tenant],
         )
     else:
         plan.verdict = "not_enough"
-        plan.message = (
-            f"{format_size(need)} are wanted, {format_size(have)} can be had now, and all that may be stopped would free "
-            f"{format_size(sum(tenant.memory for tenant in chosen))}: {format_size(missing)} are missing"
-        )
+        wanted, now, freed, lacking = format_sizes(need, have, sum(tenant.memory for tenant in chosen), missing)
+        plan.message = f"{wanted} are wanted, {now} can be had now, and all that may be stopped would free {freed}: {lacking} are missing"
     return []
 
 

@@ -23,6 +23,12 @@ _KERNEL_THREAD = 0x00200000
 #: The kernel keeps 15 characters of a name.
 _COMM_LENGTH = 15
 
+#: Programs that run scripts. Shells and the like have the script's name themselves where it was executed and not handed to them.
+_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua)[0-9.]*|(?:ba|da|z|k|fi)?sh|busybox")
+
+#: Options of theirs that the next word belongs to.
+_WITH_VALUE = ("-W", "-X", "-o", "-r", "-I")
+
 #: A process asleep in the kernel may hold the lock that its command line is read under.
 _STUCK_READ = 0.3
 
@@ -52,8 +58,14 @@ class Process(t.NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name: comm, or in full where comm is only the first 15 characters of what argv[0] says."""
+        """Its name: comm, or in full where comm is only the first 15 characters of what argv[0] says.
+
+        The kernel calls a program ``exe`` that was started through its own link (``/proc/self/exe``): then that of its title, its script or its file.
+        """
         title = os.path.basename(self.argv[0].split(" ", 1)[0]) if self.argv else ""
+        if self.comm == "exe":
+            own = "" if title == "exe" or is_interpreter(title) else title
+            return own or script_of(self.argv, self.executable) or os.path.basename(self.executable or "") or self.comm
         if len(self.comm.encode("utf-8", "replace")) >= _COMM_LENGTH and title.startswith(self.comm):
             return title
         return self.comm
@@ -107,6 +119,28 @@ def read_process(world: World, pid: int) -> Process | None:
         executable=_without_deleted(world.read_link(f"/proc/{pid}/exe")),
         uid=parse_uid(world.read_text(f"/proc/{pid}/status") or ""),
     )
+
+
+def is_interpreter(name: str) -> bool:
+    """Whether a program of this name runs scripts, so that its name says little."""
+    return _INTERPRETER.fullmatch(name) is not None
+
+
+def script_of(argv: t.Sequence[str], executable: str | None) -> str | None:
+    """The name of the script or module that an interpreter runs; None where it runs none, or is none."""
+    if not is_interpreter(os.path.basename(executable or "")):
+        return None
+    words = iter(argv[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, None)
+        if word in ("-", "--", "-e") or (word[:2] != "--" and word[:1] == "-" and word[-1:] == "c"):
+            return None  # from standard input, or the words themselves: -c, -lc
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return os.path.basename(word) or None
+    return None
 
 
 def split_cmdline(text: str) -> tuple[str, ...]:

@@ -246,7 +246,8 @@ def read_ports(
 ) -> dict[str, dict[str, t.Any]]:
     """For each port whether a server could listen on it (``why`` not), who has it now, and whether those are the ``containers``' ``own`` processes.
 
-    Who has bound a port and does not listen on it is not told; beside containers of ours that is taken for one of theirs.
+    Who has bound a port and does not listen on it is not told, and without root neither is whose a socket is; beside containers of ours
+    that is taken for one of theirs.
     """
     users: dict[int, list[str]] = {port: [] for port in ports}
     strangers: set[int] = set()
@@ -257,7 +258,7 @@ def read_ports(
         if number.isdigit() and int(number) in users and words[0] != "TIME-WAIT":
             user = _SS_USER.search(words[5]) if len(words) > 5 else None
             who = f"{user['name']} ({user['pid']})" if user is not None else "a process that this user may not see"
-            if user is None or not _is_in(world, user["pid"], containers):
+            if user is not None and not _is_in(world, user["pid"], containers):
                 strangers.add(int(number))
             text = f"{words[0]} on {words[3]}: {who}"
             if text not in users[int(number)]:

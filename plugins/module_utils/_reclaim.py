@@ -11,17 +11,20 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._advice import Advice, advise
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._entries import journal_entries
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome, inventory_line
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import CACHE_SHARE, Plan, Step, cache_helps, make_plan
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._recovery import Recovery
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member, Scene
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._respawn import Respawns
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper, signature
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, permit_selector, process_title
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, format_sizes
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Refusal, Seen, Tenant, Wishes, process_title
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unmatched import unmatched
 
 #: Seconds until the driver is asked for the first time whether memory that is not back yet has a reason that it knows.
 _FIRST_LOOK = 0.15
@@ -42,14 +45,13 @@ class Reclaimer:
         self.start = node.monotonic()
         self.deadline = self.start + options.timeout
         self.stopper = Stopper(node, journal, options, self.outcome, self.deadline)
+        self.respawns = Respawns(node, self.stopper)
         self.recovery = Recovery()
         self.facts: dict[str, t.Any] = {}
         #: identities (pid, start time) of what belonged to what was stopped, with the selector it was stopped for
         self.belonged: dict[tuple[int, int], t.Any] = {}
         #: identities of what bare processes that were stopped had started
         self.offspring: set[tuple[int, int]] = set()
-        #: identities of all processes that were there before the last stop
-        self.known: set[tuple[int, int]] = set()
         self.listed: set[int] = set()
         self.considered: set[tuple[int, t.Any]] = set()
         self.outlived: set[tuple[int, t.Any]] = set()
@@ -73,16 +75,22 @@ class Reclaimer:
         self.facts = self.node.gather()
         self.recovery.see(self.facts)
 
+    def _seen(self) -> Seen:
+        return Seen(self.belonged, self.stopper.containers, self.recovery.pending)
+
     def _look(self) -> tuple[Plan, Scene]:
         self._gather()
         scene = self.node.scene(self.facts)
-        plan = make_plan(scene, self.wishes, Seen(self.belonged, self.stopper.containers, self.recovery.pending))
+        plan = make_plan(scene, self.wishes, self._seen())
         self.listed = plan.listed
         self.considered.update((process["pid"], process.get("start_time")) for process in scene.holders)
         self._trace(self.facts.get("memory") or {})
         if not self.outcome.before:
             self.outcome.before = dict(self.facts.get("memory") or {})
             self.outcome.notes.extend(scene.problems)
+            nothing = unmatched(scene, self.node.systemd, self.wishes.protect)
+            self.outcome.protection = {"matched": [each.text for each in self.wishes.protect if each.text not in nothing], "unmatched": nothing}
+            self.outcome.notes.extend(f"'{text}' is to be protected, and nothing on this node matches it now; is it misspelt?" for text in nothing)
         return plan, scene
 
     def _show(self, plan: Plan, scene: Scene, number: int) -> None:
@@ -130,8 +138,22 @@ class Reclaimer:
             keeper = next((selector for selector in self.wishes.protect if selector.matches(process)), None)
             protected = process.get("protected") or (f"'{keeper.text}' protects it" if keeper else None)
             listed = process["pid"] in self.listed
-            selector = None if protected or listed else permit_selector(scene, process)
-            rows.append({**process, "protected": protected, "listed": listed, "permit": selector, "inventory": inventory_line(selector)})
+            if protected:
+                advice = Advice([], f"it is never stopped: {protected}" if keeper is None else protected)
+            elif listed:
+                advice = Advice([], "")
+            else:
+                advice = advise(scene, self.wishes, self._seen(), process)
+            rows.append(
+                {
+                    **process,
+                    "protected": protected,
+                    "listed": listed,
+                    "missing": advice.missing or None,
+                    "permit": advice.permits[0].selector if advice.permits else None,
+                    "inventory": "\n".join(permit.line for permit in advice.permits) or None,
+                }
+            )
         return rows
 
     # Acting
@@ -159,8 +181,12 @@ class Reclaimer:
                 over = self.stopper.failed or self.node.monotonic() >= self.deadline
                 if over or plan.steps or self._satisfied(plan) or not self.recovery.is_coming:
                     break
-            self._note_restarts(scene)
-            again = "" if over else self._respawning(plan, scene)
+            back = self.respawns.came_back(scene)
+            self.outcome.notes.extend(note for note in back if note not in self.outcome.notes)
+            again = "" if over else self.respawns.seen_in(plan, scene)
+            if not again and self._satisfied(plan):
+                # What is free now is as good as gone: it has only not taken its memory yet.
+                again = "; ".join(back)
             if again:
                 return self._end(scene, "respawning", again)
             if self._satisfied(plan) or over or number >= self.options.rounds:
@@ -169,6 +195,10 @@ class Reclaimer:
                 break
             number += 1
             self._show(plan, scene, number)
+        again = self.respawns.watch(scene, self.deadline) if not over and (self._satisfied(plan) or not plan.steps) else ""
+        if again:
+            _plan, scene = self._look()
+            return self._end(scene, "respawning", again)
         return self._conclude(plan, scene)
 
     def _carry_out(self, plan: Plan, scene: Scene, number: int) -> bool:
@@ -188,7 +218,7 @@ class Reclaimer:
             for process in tenant.processes:
                 bare = [member for member in scene.offspring(process["pid"]) if member.unit is None and member.container is None]
                 self.offspring.update((member.pid, member.start_time) for member in bare)
-        self.known.update((member.pid, member.start_time) for member in scene.members.values())
+        self.respawns.see(plan, scene)
         steps = {(row["key"], row["action"]): row for row in rows}
         if plan.drop_cache:
             self._drop_cache(steps[("cache", "drop")])
@@ -304,56 +334,11 @@ class Reclaimer:
         have = (self.facts.get("memory") or {}).get("allocatable")
         return have is not None and have >= self.wishes.need
 
-    def _note_restarts(self, scene: Scene) -> None:
-        for key, invocation in self.stopper.units.items():
-            unit = scene.units.get(key)
-            if unit is not None and unit.running and unit.invocation != invocation:
-                note = f"{unit.name} was stopped and has been started again, by none of its own sockets, timers or paths"
-                if note not in self.outcome.notes:
-                    self.outcome.notes.append(note)
-
-    def _respawning(self, plan: Plan, scene: Scene) -> str:
-        """Who starts again what was stopped: twice already, or so soon that it holds no GPU memory yet. Empty when nobody does."""
-        holders = {process["pid"] for process in scene.holders}
-        for member in scene.members.values():
-            if member.pid in holders or (member.pid, member.start_time) in self.known:
-                continue
-            was = next((each for each in self.stopper.bare.values() if _is_again(member, each)), None)
-            if was is not None:
-                title = f"{member.name} (pid {member.pid}, it was {was.pid})"
-                return f"{title} has been started again, and will take the memory back; it is started by {self._parent(scene, member.parent, {})}"
-        for tenant in plan.tenants:
-            for process in tenant.processes:
-                member = scene.members[process["pid"]]
-                if self.stopper.processes.get(signature(member), 0) >= 2:
-                    return f"{process_title(process)} comes back each time it is stopped; it is started by {self._parent(scene, member.parent, process)}"
-        return ""
-
-    def _parent(self, scene: Scene, parent: int, process: t.Mapping[str, t.Any]) -> str:
-        told = (process.get("owner") or {}).get("restarted_by")
-        if told:
-            return str(told)
-        member = scene.members.get(parent)
-        if member is None or member.pid == 1:
-            return "something that does not stay (its parent is pid 1)"
-        place = f" in {member.unit.split(':', 1)[1]}" if member.unit else f" in {member.scope}" if member.scope else ""
-        return f"{member.name} (pid {member.pid}){place}; stop that first"
-
-    def _came_back(self, plan: Plan, scene: Scene) -> list[str]:
-        names = []
-        for tenant in plan.tenants:
-            names += [unit.name for unit in tenant.units if unit.key in self.stopper.units and unit.invocation != self.stopper.units[unit.key]]
-            names += [f"container {container.name}" for container in tenant.containers if container.key in self.stopper.containers]
-            for process in tenant.processes:
-                member = scene.members[process["pid"]]
-                if signature(member) in self.stopper.processes:
-                    names.append(f"{process_title(process)}, started by {self._parent(scene, member.parent, process)}")
-        return names
-
     def _conclude(self, plan: Plan, scene: Scene) -> Outcome:
         have = (self.facts.get("memory") or {}).get("allocatable")
+        have_text, need_text = format_sizes(have or 0, self.wishes.need)
         if self.wishes.need > 0 and self._reached() and not any(tenant.always for tenant in plan.tenants):
-            return self._end(scene, "freed", f"{format_size(have or 0)} can be had, {format_size(self.wishes.need)} were wanted")
+            return self._end(scene, "freed", f"{have_text} can be had, {need_text} were wanted")
         remain = [tenant for tenant in plan.tenants if tenant.units or tenant.containers or tenant.processes]
         if self.stopper.stuck:
             return self._end(scene, "unkillable_reboot", f"{', '.join(self.stopper.stuck)} cannot be ended; only a reboot frees what it holds")
@@ -361,7 +346,7 @@ class Reclaimer:
             return self._end(scene, "not_permitted", "; ".join(self.stopper.denied))
         if self.stopper.stayed:
             return self._end(scene, "still_held", f"{', '.join(self.stopper.stayed)} did not end; {'; '.join(self._unfinished())}")
-        back = self._came_back(plan, scene)
+        back = self.respawns.still_come(plan, scene)
         if back:
             return self._end(scene, "respawning", f"started again after being stopped: {'; '.join(back)}")
         if self.facts.get("class") == "unresponsive":
@@ -386,10 +371,12 @@ class Reclaimer:
                 "'drop_page_cache: true' returns what drivers from 590 on keep in pools; else it comes back with time, or with a reboot",
             )
         if self.wishes.need > 0:
-            text = f"{format_size(have or 0)} can be had, {format_size(self.wishes.need)} are wanted"
-            return self._end(scene, "still_held", f"{text}, and nothing that may be stopped is left")
+            return self._end(scene, "still_held", f"{have_text} can be had, {need_text} are wanted, and nothing that may be stopped is left")
         before = self.outcome.before.get("allocatable")
-        gained = "" if have is None or before is None else f"; a new CUDA process can get {format_size(have)}, before it was {format_size(before)}"
+        gained = ""
+        if have is not None and before is not None:
+            now_text, before_text = format_sizes(have, before)
+            gained = f"; a new CUDA process can get {now_text}, before it was {before_text}"
         return self._end(scene, "freed", f"nothing that matches is left{gained}")
 
     def _unfinished(self) -> list[str]:
@@ -403,6 +390,7 @@ class Reclaimer:
         self.outcome.verdict = verdict
         self.outcome.message = message
         self.outcome.held_by = self._holders(scene)
+        self.outcome.notes.extend(self.respawns.living_starters())
         if measure:
             self.outcome.after = dict(self.facts.get("memory") or {}) if self.outcome.changed else self.outcome.before
         if not self.outcome.changed:
@@ -410,11 +398,6 @@ class Reclaimer:
             for row in self.outcome.actions:
                 row["result"] = "not done" if row["result"] == "planned" else row["result"]
         return self.outcome
-
-
-def _is_again(member: Member, was: Member) -> bool:
-    """Whether a new process is the next one of its kind: started by the same parent, with the same words and the same program."""
-    return was.parent > 1 and (member.parent, member.argv, member.executable, member.uid) == (was.parent, was.argv, was.executable, was.uid)
 
 
 def _action_row(step: Step, number: int, freed: int) -> dict[str, t.Any]:
@@ -436,6 +419,7 @@ def _refusal_row(refusal: Refusal) -> dict[str, t.Any]:
         "code": refusal.code,
         "reason": refusal.reason,
         "selector": refusal.selector,
-        "permit": refusal.permit,
-        "inventory": inventory_line(refusal.permit),
+        "missing": refusal.lacks,
+        "permit": refusal.permit.selector if refusal.permit else None,
+        "inventory": refusal.permit.line if refusal.permit else None,
     }

@@ -8,6 +8,7 @@ PRIVATE to the collection: this file can change at any time, do not import it fr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import typing as t
 
@@ -56,6 +57,9 @@ def run(node: Node, params: t.Mapping[str, t.Any], check: bool, locks: str) -> t
         with NodeLock(locks, who):
             return _finish(_act(node, params, wishes, options, journal), journal)
     except (JournalError, LockError) as exc:
+        if isinstance(exc, LockError):
+            with contextlib.suppress(JournalError):
+                journal.load()  # what is evicted is known all the same
         memory = dict(node.gather().get("memory") or {})
         return _finish(Outcome(verdict="not_permitted", message=f"{exc}; nothing was touched{_advice(exc)}", before=memory, after=memory), journal)
 
@@ -144,11 +148,14 @@ def _failure(outcome: Outcome) -> str:
             holder = f"{owner.get('kind')} {owner.get('name')}" if owner.get("kind") not in (None, "process") else "process"
             size = "an unknown amount" if row.get("memory") is None else format_size(row["memory"])
             text = f"{holder}: {row.get('name')} (pid {row.get('pid')}) holds {size}"
-            if row.get("protected"):
-                text += f"; protected: {row['protected']}"
-            elif row.get("listed"):
+            if row.get("listed"):
                 text += "; it is listed and may be stopped"
-            elif row.get("inventory"):
-                text += f"; to permit stopping it: {row['inventory']}"
+            elif row.get("missing"):
+                text += f"; {row['missing']}"
+            if row.get("inventory"):
+                text += f"; to permit stopping it: {' and '.join(row['inventory'].splitlines())}"
             parts.append(text + ".")
+        evicted = [f"{row['kind']} {row['name']}" for row in outcome.evicted if row["kind"] != "process"]
+        if evicted:
+            parts.append(f"Evicted now: {', '.join(evicted)}; 'state: restored' puts back what is to be put back.")
     return " ".join(parts)

@@ -132,9 +132,7 @@ class Restorer:
         row["reason"] = f"it was so before '{entry.get('selector')}' was evicted"
         self.outcome.actions.append(row)
         self.outcome.changed = True
-        name = f"{entry['kind']} {entry.get('name')}"
-        self.outcome.diff_before.setdefault(name, "evicted")
-        self.outcome.diff_after[name] = "restored"
+        self._show_diff(entry)
         if self.options.check:
             return
         try:
@@ -143,6 +141,22 @@ class Restorer:
             row["result"] = f"failed: {exc}"
             raise
         row["result"] = "done"
+
+    def _show_diff(self, entry: dict[str, t.Any]) -> None:
+        """How the thing is, and how it was, in the words of an eviction's own diff."""
+        name, before = f"{entry['kind']} {entry.get('name')}", entry.get("before", {})
+        if name in self.outcome.diff_before:
+            return
+        if entry["kind"] == "unit":
+            unit = self._unit(entry)
+            # What ``show`` tells of the enablement may be older than the disk.
+            now = "gone" if unit is None else f"{unit.active_state}, {self.node.systemd.file_state(entry['name'], entry.get('uid')) or 'no unit file'}"
+            then = f"{before.get('active_state')}, {before.get('file_state') or 'no unit file'}"
+        else:
+            container = self._container(entry)
+            now = "gone" if container is None else f"{container.status}, restart {container.policy}"
+            then = f"running, restart {before.get('policy') or 'no'}"
+        self.outcome.diff_before[name], self.outcome.diff_after[name] = now, then
 
     def _left(self) -> float:
         return max(1.0, self.deadline - self.node.monotonic())

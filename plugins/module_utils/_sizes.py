@@ -105,6 +105,22 @@ def format_size(n: int) -> str:
     return f"{sign}{size} B"
 
 
+def format_sizes(*sizes: int) -> list[str]:
+    """Sizes of one sentence, all in the unit of the largest, so that they can be compared: ``['119.6 GiB', '0.78 GiB']``."""
+    unit = format_size(max((abs(size) for size in sizes), default=0)).split()[1]
+    return [f"{_in_unit(size, unit)} {unit}" for size in sizes]
+
+
+def _in_unit(size: int, unit: str) -> str:
+    """At least one decimal, and two figures of what is less than one."""
+    value = size / _UNITS[unit]
+    if size == 0 or unit == "B":
+        return f"{size}"
+    decimals = 1 if abs(value) >= 1 else 2 if abs(value) >= 0.1 else 3
+    text = f"{value:.{decimals}f}"
+    return text if float(text) else f"less than {'-' if size < 0 else ''}0.001"
+
+
 def _checked(size: int, name: str) -> int:
     if size < 0:
         raise SizeError(f"{name} is negative; a size is zero or more bytes.")

@@ -49,11 +49,12 @@ def signature(member: Member) -> Signature:
 
 
 class _Signalled(t.NamedTuple):
-    """A container that was asked to end, its row, and when it was asked."""
+    """A container that was asked to end, its row, when it was asked, and since when it ran then."""
 
     container: Container
     row: dict[str, t.Any]
     since: float
+    started_at: str
 
 
 class _Ending(t.NamedTuple):
@@ -75,11 +76,14 @@ class Stopper:
         self.deadline = deadline
         #: units that were stopped, with the invocation that was
         self.units: dict[str, str] = {}
-        self.containers: set[str] = set()
+        #: containers that were stopped, by key, as they were
+        self.containers: dict[str, Container] = {}
         #: how often processes of one kind were stopped
         self.processes: dict[Signature, int] = {}
         #: these processes, by pid and start time, as they were
         self.bare: dict[tuple[int, int], Member] = {}
+        #: when each process and container ended, by its key
+        self.ended: dict[str, float] = {}
         #: what nothing ends, what did not end in time, and what was refused
         self.stuck: list[str] = []
         self.stayed: list[str] = []
@@ -271,9 +275,10 @@ class Stopper:
                 self.stayed.append(f"container {container.name}")
                 continue
             try:
-                if self._set_policy(engine, container, steps) and _is_running(engine, container):
+                now = engine.inspect(container.id) if self._set_policy(engine, container, steps) else None
+                if now is not None and now.running:
                     self._signal_container(engine, container)
-                    waiting.append(_Signalled(container, row, self.node.monotonic()))
+                    waiting.append(_Signalled(container, row, self.node.monotonic(), now.started_at))
                 else:
                     self._record_container(container, row, "stopped")
             except EngineError as exc:
@@ -310,48 +315,55 @@ class Stopper:
     def _await_containers(self, waiting: t.Sequence[_Signalled]) -> None:
         """Wait for those that were signalled, in the engine and not by looking again; SIGKILL what stays, if that is allowed."""
         late = []
-        for container, row, since in waiting:
-            if self._ends(container, row, since + self.options.grace):
-                self._record_container(container, row, "stopped")
-            elif row["result"] == "planned":
-                if self.options.kill_leftovers:
-                    late.append((container, row))
-                else:
-                    row["result"] = f"still running {self.options.grace:.0f} s after {container.stop_signal}; 'kill_leftovers: true' would allow SIGKILL"
-                    self.stayed.append(f"container {container.name}")
-        for container, row in late:
-            self._kill_container(container, row)
+        for each in waiting:
+            if self._ends(each, each.since + self.options.grace, "stopped") or each.row["result"] != "planned":
+                continue
+            if self.options.kill_leftovers:
+                late.append(each)
+            else:
+                seconds = f"{self.options.grace:.0f} s after {each.container.stop_signal}"
+                each.row["result"] = f"still running {seconds}; 'kill_leftovers: true' would allow SIGKILL"
+                self.stayed.append(f"container {each.container.name}")
+        for each in late:
+            self._kill_container(each)
         end = self.node.monotonic() + KILL_SECONDS
-        for container, row in late:
-            if self._ends(container, row, end):
-                self._record_container(container, row, "killed")
-            elif row["result"] == "planned":
-                row["result"] = "still running after SIGKILL"
-                self.stuck.append(f"container {container.name}")
+        for each in late:
+            if not self._ends(each, end, "killed") and each.row["result"] == "planned":
+                each.row["result"] = "still running after SIGKILL"
+                self.stuck.append(f"container {each.container.name}")
 
-    def _ends(self, container: Container, row: dict[str, t.Any], until: float) -> bool:
-        """Whether a container has ended by then (as node.monotonic() counts, and within the whole's deadline)."""
+    def _ends(self, each: _Signalled, until: float, how: str) -> bool:
+        """Whether a container has ended by then (as node.monotonic() counts, and within the whole's deadline); recorded if so."""
+        container, row = each.container, each.row
         engine = self.node.engine(container.engine)
         try:
             if engine is None:
                 raise EngineError("unreachable", f"{container.engine} does not answer any more")
             # What has ended is seen even where no time is left to wait.
             engine.wait(container.id, max(0.0, min(until, self.deadline) - self.node.monotonic()))
-            return not _is_running(engine, container)
+            now = engine.inspect(container.id)
         except EngineError as exc:
             row["result"] = f"failed: {exc}"
             self.stayed.append(f"container {container.name}")
             return False
+        again = now is not None and now.running and now.started_at != each.started_at
+        if now is not None and now.running and not again:
+            return False
+        self._record_container(container, row, f"{how}, and started again by something else" if again else how)
+        return True
 
     def _record_container(self, container: Container, row: dict[str, t.Any], how: str) -> None:
         row["result"] = how
-        self.containers.add(container.key)
+        self.containers[container.key] = container
+        self.ended[container.key] = self.node.monotonic()
         self._mark(container.key, STOPPED)
 
-    def _kill_container(self, container: Container, row: dict[str, t.Any]) -> None:
+    def _kill_container(self, each: _Signalled) -> None:
+        container = each.container
         engine = self.node.engine(container.engine)
         try:
-            if engine is not None:
+            now = None if engine is None else engine.inspect(container.id)
+            if engine is not None and now is not None and now.started_at == each.started_at:
                 engine.signal(container.id, "SIGKILL")
         except EngineError as exc:
             self.outcome.notes.append(f"SIGKILL to container {container.name}: {exc}")
@@ -420,6 +432,7 @@ class Stopper:
 
     def _ended(self, ending: _Ending, how: str) -> None:
         ending.handle.close()
+        self.ended[ending.row["key"]] = self.node.monotonic()
         ending.row["result"] = how
         self._mark(ending.row["key"], SETTLED, note="a process cannot be restored")
 

@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import protected_unit
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._permits import Permit, permit_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member, Scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import DEAD_STATES
@@ -24,7 +24,22 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import U
 #: Units that start a service again, and can be stopped and started themselves.
 COMPANIONS = (".socket", ".timer", ".path")
 
+#: What is missing where a container engine may not be asked.
+ENGINE_RIGHTS = "root (become: true), or a user in the engine's group"
+
 RESTORE_POLICIES = ("on_failure", "on_undeploy", "never")
+
+
+#: What is missing where something is not stopped, by the code of the refusal.
+_LACKS = {
+    "protected": "nothing would permit it",
+    "takes_along": "it would have to be listed too",
+    "revived": "what starts it again would have to be stopped first",
+    "lost": "its entry would have to say 'restore: never'",
+    "rights": "root (become: true)",
+    "unknown": "it would have to be known better",
+    "refuses": "it would have to allow it",
+}
 
 
 class Refusal(t.NamedTuple):
@@ -34,7 +49,13 @@ class Refusal(t.NamedTuple):
     code: str  # protected, takes_along, revived, lost, rights, unknown, refuses
     reason: str
     selector: str
-    permit: str | None = None  # the selector that would have to be listed too
+    permit: Permit | None = None  # the entry that would have to be there
+    missing: str = ""  # what else would have to be so, where the code does not say it
+
+    @property
+    def lacks(self) -> str:
+        """What is missing for it to be stopped, in words."""
+        return self.missing or _LACKS[self.code]
 
 
 @dataclass
@@ -110,25 +131,6 @@ def process_key(process: t.Mapping[str, t.Any]) -> str:
     return f"process:{process.get('pid')}:{process.get('start_time')}"
 
 
-def permit_selector(scene: Scene, process: t.Mapping[str, t.Any]) -> str | None:
-    """The selector that would have to be listed for this process to be stopped; None where nothing would permit it."""
-    if process.get("protected"):
-        return None
-    member = scene.members.get(process["pid"])
-    if member is None or member.protected or member.runtime in ("kubernetes", "crio"):
-        return None
-    container = scene.containers.get(member.container or "")
-    if container is not None:
-        wrapper = next(iter(scene.wrappers(container.key)), None)
-        return f"unit:{scene.units[wrapper].name}" if wrapper else f"container:{container.name}"
-    if member.container is not None:
-        return None
-    unit = scene.units.get(member.unit or "")
-    if unit is not None:
-        return None if protected_unit(unit.name) else f"unit:{unit.name}"
-    return f"process:{member.name}"
-
-
 def matches_member(selector: Selector, member: Member) -> bool:
     """Whether a selector for processes or users matches a process of this node."""
     if selector.kind == "user":
@@ -162,6 +164,7 @@ class Collector:
         tenants = self._grow()
         for tenant in tenants:
             self._measure(tenant)
+        tenants = [tenant for tenant in tenants if tenant.holders or tenant.processes or self._is_named(tenant)]
         order = {selector.text: index for index, selector in enumerate(self.wishes.stop)}
         tenants.sort(key=lambda tenant: order.get(tenant.selector.text, len(order)))
         return tenants, self.loose
@@ -181,7 +184,7 @@ class Collector:
             if not found and scene.closed:
                 # Not to be confused with: there is none.
                 reason = f"nobody knows whether there is such a container: {'; '.join(scene.closed)}"
-                self.loose.append(Refusal(selector.text, "rights", reason, selector.text))
+                self.loose.append(Refusal(selector.text, "rights", reason, selector.text, missing=ENGINE_RIGHTS))
         else:
             for process in self.holders:
                 if self._is_meant(selector, process):
@@ -214,6 +217,17 @@ class Collector:
             return False
         return self.matches_process(selector, process)
 
+    def _is_named(self, tenant: Tenant) -> bool:
+        """Whether anything of a tenant is named. A pattern that matches everything means what the driver lists, as with processes."""
+        if self.scene.facts.get("class") == "none":
+            return True
+        return any(
+            any(selector.matches_unit(name) for unit in tenant.units for name in (unit.name, *unit.names))
+            or any(selector.matches_container(container.name, container.id) for container in tenant.containers)
+            for selector in self.wishes.stop
+            if not selector.is_wide
+        )
+
     def _match_process(self, process: dict[str, t.Any], selector: Selector) -> None:
         """A process stands for its owner if that is a service or container all of whose GPU processes match."""
         member = self.scene.members.get(process["pid"])
@@ -223,7 +237,8 @@ class Collector:
         if member.container is not None and member.container not in self.scene.containers:
             where = f"container {member.container.split(':')[1][:12]}" + (f" of {member.runtime}" if member.runtime else "")
             why = "Kubernetes would start it again; scale it down in the cluster" if member.runtime in ("kubernetes", "crio") else self.unasked()
-            self.loose.append(Refusal(process_title(process), "unknown", f"it is in {where}: {why}", selector.text))
+            missing = "" if member.runtime in ("kubernetes", "crio") else ENGINE_RIGHTS if self.scene.closed else "its engine would have to answer"
+            self.loose.append(Refusal(process_title(process), "unknown", f"it is in {where}: {why}", selector.text, missing=missing))
             return
         owner = member.container or t.cast(str, member.unit)
         selectors = [one for one in self.wishes.stop if one.kind in ("process", "user")]
@@ -233,7 +248,7 @@ class Collector:
             name = self.scene.containers[owner].name if member.container else self.scene.units[owner].name
             listed = ", ".join(process_title(each) for each in others)
             reason = f"it belongs to {name}, which also has {listed}, and nobody listed that"
-            self.loose.append(Refusal(process_title(process), "takes_along", reason, selector.text, permit_selector(self.scene, process)))
+            self.loose.append(Refusal(process_title(process), "takes_along", reason, selector.text, permit_of(self.scene, process)))
             return
         (self.containers if member.container else self.units).setdefault(owner, selector)
 

@@ -44,13 +44,14 @@ options:
         processes match, and else on a process that belongs to neither. Children of such a process that hold GPU memory must match too,
         since they would be taken along or left behind.
       - V(user:) does not match processes that only draw (viewers, browsers). They are stopped when V(process:) names them.
-      - A pattern that matches everything is refused when O(need=0).
+      - A pattern that matches everything is refused when O(need=0). Else it means only what holds GPU memory.
     type: list
     elements: str
     default: []
   protect:
     description:
       - What must not be stopped, as in O(stop). It wins over O(stop), and protects all that would have to be stopped together.
+      - What nothing matches is said in RV(notes), since it may be misspelt.
     type: list
     elements: str
     default: []
@@ -222,7 +223,8 @@ verdict:
       returned.
     - V(not_enough) says that all that matches would not reach O(need), so nothing was stopped. V(not_permitted) says that something
       may not be stopped, or that rights, the journal or the lock are missing.
-    - V(still_held) says that something did not end, or is not listed. V(respawning) says that something starts it again.
+    - V(still_held) says that something did not end, or is not listed. V(respawning) says that something starts it again. A process that
+      belongs to no unit and no container is watched for up to three seconds after its end, while a parent lives that could start it again.
       V(held_by_driver) says that all that held the memory is gone and the memory is not back. V(unkillable_reboot) says that a
       process is stuck in the kernel. V(unresponsive_driver) says that the GPU driver does not answer.
     - V(not_restored) says that something is not as it was. It stays in the journal.
@@ -272,7 +274,7 @@ actions:
   sample:
     - {target: vllm-embeddings.service, layer: unit, action: stop, result: stopped, freed: 0, round: 1}
 refused:
-  description: What matched and is not stopped, why, and the inventory line that would permit it, where there is one.
+  description: What matched and is not stopped, why, what is missing for it, and the inventory line that would permit it, where there is one.
   returned: always
   type: list
   elements: dict
@@ -289,11 +291,14 @@ refused:
     selector:
       description: The selector that matched.
       type: str
+    missing:
+      description: What would have to be so for it to be stopped, such as root, or that nothing would permit it.
+      type: str
     permit:
-      description: The selector that would have to be listed as well.
+      description: The selector that would have to be listed, where that is what is missing. It may be listed already, with another restore policy.
       type: str
     inventory:
-      description: That as a line for C(service_eviction_services).
+      description: That as a line for C(service_eviction_services), with the restore policy that it needs.
       type: str
 spared:
   description: What matched and was not needed, in the order of O(stop).
@@ -319,7 +324,8 @@ held_by:
   description:
     - The processes that the driver lists at the end, as M(unimem.dgx_spark.gpu_memory_facts) returns them. What O(protect) names is
       protected here, too.
-    - Each has also C(listed), whether it may be stopped, and else C(permit) and C(inventory), which say what would permit it.
+    - Each has also C(listed), whether it may be stopped, and else C(missing), why it may not. C(permit) and C(inventory) are the selector and
+      the lines for C(service_eviction_services) that would permit it, and null where no line would do.
   returned: always
   type: list
   elements: dict
@@ -334,6 +340,20 @@ notes:
   returned: always
   type: list
   elements: str
+protection:
+  description: The selectors of O(protect), by whether anything on this node matches them now. Those that nothing matches may be misspelt.
+  returned: always
+  type: dict
+  contains:
+    matched:
+      description: Selectors that something matches.
+      type: list
+      elements: str
+    unmatched:
+      description: Selectors that nothing matches.
+      type: list
+      elements: str
+  sample: {matched: ['unit:ollama.service'], unmatched: ['unit:vllm-embedings.service']}
 evicted:
   description: The open entries of the journal, that is what is evicted now.
   returned: always

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Deployments with a stand-in engine (standin_image/vllm), for failures: the playbooks, the roles, Docker, the driver and its memory are the real ones."""
+"""Deployments with a stand-in engine (standin_image/vllm, sglang_image/sglang), for failures: the playbooks, the roles, Docker, the driver and its memory are the real ones."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 from harness import HOSTS, ROOT, Run, on_host, ranks, run_playbook, unit
 
 IMAGE = ROOT / "tests" / "lab" / "e2e" / "standin_image"
+SGLANG_IMAGE = ROOT / "tests" / "lab" / "e2e" / "sglang_image"
 CUDA = ROOT / "tests" / "lab" / "driver" / "gb10_cuda.py"
 NAME = "default"
 
@@ -35,6 +36,14 @@ SETTINGS: dict[str, Any] = {
     "tp_launch_start_timeout": 90,
     "tp_launch_completion_timeout": 15,
 }
+#: SGLang's stand-in instead of vLLM's.
+SGLANG: dict[str, Any] = {
+    "image_build_image": "unimem-lab/standin-sglang",
+    "tp_launch_engine": "sglang",
+    "tp_launch_kv_cache_memory": "",
+    "tp_launch_gpu_memory_utilization": "",
+    "tp_launch_mem_fraction_static": 0.15,
+}
 #: With it the embeddings service has to go on the worker.
 LARGE = {"tp_launch_kv_cache_memory": "4000 MiB"}
 
@@ -44,7 +53,7 @@ def settings(fault: str = "", **changes: Any) -> Iterator[dict[str, Any]]:
     """The settings of a deployment; the image's build context is there as long as they are."""
     with tempfile.TemporaryDirectory(prefix="unimem-standin-") as directory:
         context = Path(directory) / "context"
-        shutil.copytree(IMAGE, context)
+        shutil.copytree(SGLANG_IMAGE if changes.get("tp_launch_engine") == "sglang" else IMAGE, context)
         shutil.copy(CUDA, context)
         environment = {"STANDIN_FAULT": fault, "STANDIN_API_TOKEN": "s3cret-of-the-users"}
         yield {**SETTINGS, "image_build_context": str(context), "tp_launch_env": environment, **changes}

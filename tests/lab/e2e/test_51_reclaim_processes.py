@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -67,6 +68,31 @@ def test_respawning_names_who_starts_it(strangers: StandIns) -> None:
         assert f"e2e-keeper (pid {keeper}) in {strangers.scopes[-1]}" in freed["msg"]
         assert 1 <= len(freed["actions"]) <= 2, "it gives up, and does not shoot on"
     assert strangers.alive(keeper)
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_respawning_after_a_while_is_waited_for(strangers: StandIns, after: float) -> None:
+    """A loop in a script sleeps before it starts it again; seconds later it would hold its memory."""
+    keeper = strangers.process("e2e-keeper", "--mib", "-1", "--again", "e2e-later:16", "--again-after", str(after), scope="keeper")
+    wait_for(lambda: any("e2e-later" in strangers.run("cat", f"/proc/{pid}/comm", check=False) for pid in strangers.listed()))
+    freed = strangers.reclaim(stop=["process:e2e-later"])
+    assert freed["verdict"] == "respawning", freed["msg"]
+    assert f"e2e-keeper (pid {keeper}) in {strangers.scopes[-1]}" in freed["msg"] and len(freed["actions"]) == 1
+    assert strangers.alive(keeper)
+
+
+def test_parent_that_lives_is_named_and_one_that_is_gone_costs_no_time(strangers: StandIns) -> None:
+    orphan = strangers.process("e2e-orphan", "--mib", "16")
+    begin = time.monotonic()
+    freed = strangers.reclaim(stop=["process:e2e-orphan"])
+    alone = time.monotonic() - begin
+    assert freed["verdict"] == "freed" and not strangers.alive(orphan) and not any("was started by" in note for note in freed["notes"])
+    parent = strangers.process("e2e-parent", "--mib", "-1", "--child", "e2e-child:16", "--keep-zombies", scope="parent")
+    begin = time.monotonic()
+    freed = strangers.reclaim(stop=["process:e2e-child"])
+    took = time.monotonic() - begin
+    assert freed["verdict"] == "freed" and any(f"was started by e2e-parent (pid {parent})" in note for note in freed["notes"]), freed["notes"]
+    assert alone < took - 2 and took < alone + 5
 
 
 def test_supervisor_is_named_before_anything_is_stopped(strangers: StandIns) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from stand_ins import HOLD, IMAGE, StandIns, codes, outcomes, rows, send, wait_for
+from stand_ins import HOLD, IMAGE, MIB, StandIns, codes, outcomes, rows, send, wait_for
 
 # Part of `make soak` for the time that it takes.
 pytestmark = pytest.mark.soak
@@ -54,6 +54,18 @@ def test_what_would_stop_along_must_be_listed(strangers: StandIns) -> None:
     assert freed["verdict"] == "freed" and set(strangers.state().values()) == {"inactive disabled"}
     strangers.restored()
     assert strangers.state() == before
+
+
+def test_a_pattern_that_matches_every_unit_means_those_with_gpu_memory(strangers: StandIns) -> None:
+    """The lab's own driver is a unit too, and comes before these by its name."""
+    strangers.unit("e2e-zz.service", f"{HOLD} --name e2e-zz --mib 300")
+    need = strangers.available() + 150 * MIB
+    planned = strangers.reclaim(check=True, stop=["unit:*"], need=need, protect=["unit:vllm-embeddings", "container:*"])
+    assert planned["verdict"] == "freed", planned["msg"]
+    assert [row["target"] for row in planned["actions"] if row["action"] == "stop"] == ["e2e-zz.service"]
+    assert not any("simd" in row["target"] for row in (*planned["actions"], *planned["spared"], *planned["refused"]))
+    more = strangers.reclaim(check=True, stop=["unit:*"], need=2**40)
+    assert more["verdict"] == "not_enough" and "more than the whole pool" in more["msg"] and more["done"] == []
 
 
 def test_what_another_unit_upholds_is_not_stopped(strangers: StandIns) -> None:

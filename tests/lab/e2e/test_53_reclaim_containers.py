@@ -80,6 +80,35 @@ def test_what_would_be_lost_and_what_cannot_act(strangers: StandIns) -> None:
     refused = strangers.reclaim(stop=["container:e2e-once", "container:e2e-paused"])
     assert refused["verdict"] == "not_permitted" and codes(refused) == {("e2e-once", "lost"), ("e2e-paused", "refuses")}
     assert strangers.inspect("e2e-once")["State"]["Running"]
+    rows_of = {row["target"]: row for row in refused["refused"]}
+    line = "- {selector: 'container:e2e-once', policy: if_needed, restore: never}"
+    assert rows_of["e2e-once"]["inventory"] == line and line in refused["msg"]
+    assert (rows_of["e2e-paused"]["inventory"], rows_of["e2e-paused"]["missing"]) == (None, "it would have to be unpaused")
+    lost = strangers.reclaim(stop=["container:e2e-once"], restore={"container:e2e-once": "never"})
+    assert lost["verdict"] == "freed", lost["msg"]
+
+
+@pytest.mark.parametrize("how", ["start", "run"])
+def test_container_that_a_script_starts_again(strangers: StandIns, how: str) -> None:
+    """No restart policy is left that could be turned off: who does it has to be stopped."""
+    if how == "start":
+        strangers.container("e2e-again")
+        command = "docker start e2e-again > /dev/null"
+    else:
+        strangers.container("e2e-image-of")
+        image = strangers.inspect("e2e-image-of")["Config"]["Image"]
+        strangers.containers.append("e2e-again")
+        command = f"docker run --rm --name e2e-again --gpus all {image} serve x --gpu-memory-utilization 0.01 > /dev/null 2>&1; sleep 0.5"
+    strangers.scopes.append("e2e-loop.scope")
+    script = f"while :; do {command}; done"
+    strangers.run("sh", "-c", f"setsid systemd-run --scope --quiet --collect --unit e2e-loop.scope sh -c '{script}' > /dev/null 2>&1 < /dev/null &")
+    wait_for(lambda: strangers.run("docker", "ps", "--quiet", "--filter", "name=e2e-again") and strangers.listens_in("e2e-again"))
+    freed = strangers.reclaim(stop=["container:e2e-again"], restore={"container:e2e-again": "never"})
+    assert freed["verdict"] == "respawning" and "container e2e-again" in freed["msg"], freed["msg"]
+    if how == "run":
+        assert "by sh (pid " in freed["msg"], freed["msg"]
+    assert 1 <= len([row for row in freed["actions"] if row["action"] == "stop"]) <= 3
+    strangers.run("systemctl", "kill", "--signal=KILL", "e2e-loop.scope")
 
 
 def test_unit_that_starts_its_container_again_is_stopped_first(strangers: StandIns) -> None:

@@ -51,6 +51,9 @@ def test_without_root_and_without_the_docker_group(strangers: StandIns, nobody_s
     assert {row["pid"] for row in report["held_by"]} >= {theirs}, "it sees who holds what"
     assert any("/run/docker.sock" in note and "group" in note for note in report["notes"])
     reasons = {row["target"]: row["reason"] for row in report["refused"]}
+    # Another line in the inventory would not help any of them.
+    assert all(row["inventory"] is None and "root (become: true)" in row["missing"] for row in report["refused"]), report["refused"]
+    assert all(row["inventory"] is None and row["missing"] for row in report["held_by"] if row["pid"] == theirs)
     assert "become: true" in reasons["e2e-unit.service"] and "needs root" in reasons[f"e2e-theirs (pid {theirs})"]
     for selector in stop:
         refused = as_user("e2e-carol", state="freed", stop=[selector])

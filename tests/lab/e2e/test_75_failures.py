@@ -64,7 +64,7 @@ def test_no_memory_for_the_workers_context(as_before: None, wary_driver: None, t
 @soak
 def test_a_rank_is_killed_while_it_loads(as_before: None, tmp_path: Path) -> None:
     with meanwhile(rank_says("spark-02", 1, "Starting to load model"), lambda: kill("spark-02", 1, "VLLM::EngineCore")):
-        failed = deploy_failing(tmp_path, fault="1:load:stay")
+        failed = deploy_failing(tmp_path, fault="1:load:stay", **LARGE)
     class_, node = failed.verdict
     assert node == "spark-02" and class_ == "killed", page(failed)
 
@@ -72,7 +72,7 @@ def test_a_rank_is_killed_while_it_loads(as_before: None, tmp_path: Path) -> Non
 @soak
 def test_the_engines_main_process_is_killed_and_its_core_is_orphaned(as_before: None, tmp_path: Path) -> None:
     with meanwhile(rank_says("spark-01", 0, "Starting to load model"), lambda: kill("spark-01", 0, "^/usr/bin/python3 /opt/standin/vllm serve")):
-        failed = deploy_failing(tmp_path, fault="0:load:stay")
+        failed = deploy_failing(tmp_path, fault="0:load:stay", **LARGE)
     assert failed.verdict == ("killed", "spark-01"), page(failed)
     assert "signal 9" in failed.report["cause"]
 
@@ -81,7 +81,7 @@ def test_the_engines_main_process_is_killed_and_its_core_is_orphaned(as_before: 
 def test_the_whole_container_is_killed(as_before: None, tmp_path: Path) -> None:
     container = f"unimem-{NAME}-rank1"
     with meanwhile(rank_says("spark-02", 1, "Starting to load model"), lambda: on_host("spark-02", "docker", "kill", container)):
-        failed = deploy_failing(tmp_path, fault="1:load:stay")
+        failed = deploy_failing(tmp_path, fault="1:load:stay", **LARGE)
     assert failed.verdict == ("killed", "spark-02"), page(failed)
 
 
@@ -110,7 +110,7 @@ def test_an_engine_that_fails_for_a_reason_that_nobody_knows(as_before: None, tm
 
 @soak
 def test_health_is_200_and_the_first_completion_fails(as_before: None, tmp_path: Path) -> None:
-    failed = deploy_failing(tmp_path, fault="0:complete:raise")
+    failed = deploy_failing(tmp_path, fault="0:complete:raise", **LARGE)
     assert failed.verdict == ("engine", "spark-01"), page(failed)
     assert "shape '[2, 3]' is invalid" in failed.report["cause"]
 
@@ -277,7 +277,7 @@ def test_the_disk_is_full(as_before: None, tmp_path: Path) -> None:
 @soak
 def test_docker_is_restarted(as_before: None, tmp_path: Path) -> None:
     with meanwhile(rank_says("spark-02", 1, "Starting to load model"), lambda: on_host("spark-02", "systemctl", "restart", "docker")):
-        failed = deploy_failing(tmp_path, fault="1:load:stay")
+        failed = deploy_failing(tmp_path, fault="1:load:stay", **LARGE)
     assert failed.verdict == ("docker", "spark-02"), page(failed)
 
 
@@ -292,7 +292,7 @@ def test_the_fabric_goes_down_half_way(as_before: None, tmp_path: Path) -> None:
 
     try:
         with meanwhile(rank_says("spark-02", 1, "Starting to load model"), lambda: change("-I")):
-            failed = deploy_failing(tmp_path, fault="1:load:stay")
+            failed = deploy_failing(tmp_path, fault="1:load:stay", **LARGE)
     finally:
         change("-D")
     assert failed.verdict[0] == "network", page(failed)

@@ -34,6 +34,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--keep-zombies", action="store_true", help="its children are never waited for")
     parser.add_argument("--again", metavar="NAME:MIB", help="start that process, and again each time that it ends")
     parser.add_argument("--again-argv", metavar="COMMAND", help="the same with any command")
+    parser.add_argument("--again-after", type=float, default=0.0, metavar="SECONDS", help="what passes until it is started again")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--end-after", type=float, default=0.0, metavar="SECONDS", help="what it takes to end after SIGTERM")
     parser.add_argument("--when-ended", type=int, metavar="PID", help="take the memory when that process has ended")
@@ -116,8 +117,10 @@ def main() -> None:
     say_ready(pipe)
     while options.again:
         start_child(options.again).wait()
+        time.sleep(options.again_after)
     while options.again_argv:
         subprocess.run(options.again_argv.split(), check=False)
+        time.sleep(options.again_after)
     while children and not options.keep_zombies:
         children.pop().wait()
     while True:

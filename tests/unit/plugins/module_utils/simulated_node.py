@@ -13,6 +13,7 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, EngineError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import Process, Stat
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import protection
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member, Scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
@@ -48,11 +49,13 @@ class Proc:
     unkillable: bool = False
     slow_release: float = 0.0
     comes_back: bool = False
+    comes_back_after: float | None = None  # seconds, while its parent lives
     sized: bool = True
     own: bool = False
     listed: bool = True
     kinds: tuple[str, ...] = ("compute",)
     supervisor: str | None = None
+    exe: str | None = None
 
 
 def unit(name: str, uid: int | None = None, **changes: t.Any) -> Unit:
@@ -139,6 +142,8 @@ class SimulatedNode:
         self.systemd = SimulatedSystemd(self)
         self.engines: dict[str, SimulatedEngine] = {ENGINE: SimulatedEngine(self, ENGINE)}
         self.signals: list[tuple[int, int]] = []
+        self.births: list[tuple[float, Proc]] = []  # what a parent that still lives then starts again
+        self.deaths: list[tuple[float, int]] = []  # pids that end by themselves
         self.started_gone: dict[str, list[Proc]] = {}
 
     # making it
@@ -185,6 +190,8 @@ class SimulatedNode:
             self.pending_release.append((float("inf"), proc.gpu))
         elif proc.slow_release:
             self.pending_release.append((self.clock + proc.slow_release, proc.gpu))
+        if proc.comes_back_after is not None:
+            self.births.append((self.clock + proc.comes_back_after, proc))
         if proc.comes_back:
             self.next_pid += 1
             self.procs[self.next_pid] = replace(proc, pid=self.next_pid, start_time=proc.start_time + self.next_pid)
@@ -202,6 +209,17 @@ class SimulatedNode:
         for proc in self.started_gone.pop(key, []):
             self.next_pid += 1
             self.procs[self.next_pid] = replace(proc, pid=self.next_pid, start_time=proc.start_time + self.next_pid)
+
+    def pass_time(self) -> None:
+        """Let happen what was due by now."""
+        for when, pid in [each for each in self.deaths if each[0] <= self.clock]:
+            self.deaths.remove((when, pid))
+            self.kill_proc(pid)
+        for when, proc in [each for each in self.births if each[0] <= self.clock]:
+            self.births.remove((when, proc))
+            if proc.parent in self.procs:
+                self.next_pid += 1
+                self.procs[self.next_pid] = replace(proc, pid=self.next_pid, gpu=0, start_time=proc.start_time + self.next_pid)
 
     def held(self) -> int:
         self.pending_release = [each for each in self.pending_release if each[0] > self.clock]
@@ -221,7 +239,18 @@ class SimulatedNode:
             "allocatable": available,
         }
 
+    def processes(self) -> dict[int, Stat]:
+        self.pass_time()
+        return {proc.pid: Stat(proc.name[:15], "S", proc.parent, False, proc.start_time) for proc in self.procs.values()}
+
+    def process(self, pid: int) -> Process | None:
+        proc = self.procs.get(pid)
+        if proc is None:
+            return None
+        return Process(pid, proc.name[:15], "S", proc.parent, False, proc.start_time, proc.argv or (proc.name,), proc.exe or f"/usr/bin/{proc.name}", proc.uid)
+
     def gather(self) -> dict[str, t.Any]:
+        self.pass_time()
         rows = []
         for proc in self.procs.values():
             if proc.gpu and proc.listed:
@@ -258,7 +287,7 @@ class SimulatedNode:
                 state="S",
                 name=proc.name,
                 argv=proc.argv or (proc.name,),
-                executable=f"/usr/bin/{proc.name}",
+                executable=proc.exe or f"/usr/bin/{proc.name}",
                 uid=proc.uid,
                 user=proc.user,
                 rss=proc.rss,

@@ -8,9 +8,11 @@ import typing as t
 
 import pytest
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._advice import advise
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._permits import Permit, permit_of, permit_process
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import Plan, cache_helps, make_plan
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import parse_selector, parse_selectors
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Seen, Wishes, permit_selector
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Seen, Wishes
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
     Proc,
@@ -29,6 +31,14 @@ def codes(made: Plan) -> set[tuple[str, str]]:
     return {(refusal.target, refusal.code) for refusal in made.refusals}
 
 
+def line(selector: str, restore: str = "on_failure") -> str:
+    return f"- {{selector: '{selector}', policy: if_needed, restore: {restore}}}"
+
+
+def permits(made: Plan) -> list[str]:
+    return [refusal.permit.line for refusal in made.refusals if refusal.permit]
+
+
 def stops(made: Plan) -> list[str]:
     return [step.target for step in made.steps if step.action in ("stop", "terminate")]
 
@@ -42,7 +52,7 @@ def test_dependents_are_refused_unless_listed_and_then_stopped_too() -> None:
     node.add_unit(unit("web.service"), Proc(11, "web", rss=GIB))
     refused = plan(node, ["unit:main"])
     assert refused.verdict == "not_permitted" and codes(refused) == {("web.service", "takes_along")}
-    assert refused.refusals[0].permit == "unit:web.service"
+    assert permits(refused) == [line("unit:web.service")]
     assert stops(plan(node, ["unit:main", "unit:web"])) == ["main.service", "web.service"]
 
 
@@ -114,6 +124,8 @@ def test_what_would_be_lost_needs_its_policy(policy: str, allowed: bool) -> None
         made = plan(node, [text], restore={parse_selector(text): policy})
         assert bool(made.steps) is allowed, text
         assert allowed or {code for _target, code in codes(made)} == {"lost"}
+        assert allowed or permits(made) == [line(text, "never")]
+        assert allowed or made.refusals[0].lacks == "its entry would have to say 'restore: never'"
 
 
 def test_a_container_that_its_unit_makes_again_is_not_lost() -> None:
@@ -192,7 +204,7 @@ def test_but_not_where_other_gpu_processes_of_it_do_not_match() -> None:
     node = SimulatedNode()
     node.add_unit(unit("mixed.service"), Proc(10, "ollama", gpu=GIB), Proc(11, "other", gpu=GIB))
     made = plan(node, ["process:ollama"])
-    assert not made.steps and made.refusals[0].code == "takes_along" and made.refusals[0].permit == "unit:mixed.service"
+    assert not made.steps and made.refusals[0].code == "takes_along" and permits(made) == [line("unit:mixed.service")]
     assert stops(plan(node, ["process:ollama", "process:other"])) == ["mixed.service"]
     assert stops(plan(node, ["process:ollama", "user:alice"])) == ["mixed.service"]
 
@@ -229,7 +241,7 @@ def test_children_with_gpu_memory_that_nobody_listed() -> None:
     node.add_process(Proc(12, "VLLM::EngineCore", gpu=20 * GIB, parent=11))
     made = plan(node, ["process:vllm"])
     assert not made.steps and codes(made) == {("VLLM::EngineCore (pid 12)", "takes_along")}
-    assert made.refusals[0].permit == "process:VLLM::EngineCore"
+    assert permits(made) == [line("process:VLLM::EngineCore", "never")]
     assert set(stops(plan(node, ["process:vllm", "process:VLLM::*"]))) == {"vllm (pid 10)", "VLLM::EngineCore (pid 12)"}
     # The other way round nothing is taken along.
     assert stops(plan(node, ["process:VLLM::*"])) == ["VLLM::EngineCore (pid 12)"]
@@ -362,6 +374,51 @@ def test_what_would_be_enough_if_it_were_permitted_is_told_from_what_would_not()
     assert plan(node, ["unit:a"], need=have + 10 * GIB).verdict == "not_enough"
 
 
+@pytest.mark.parametrize("selector", ["unit:*", "container:*"])
+def test_a_pattern_that_matches_everything_means_what_the_driver_lists(selector: str) -> None:
+    """The lab's own driver, a database: they would be stopped first, and whatever they hold is nobody's GPU memory."""
+    node = SimulatedNode()
+    node.add_unit(unit("aaa.service"), Proc(9, "aaa", rss=30 * GIB))
+    node.add_unit(unit("ssh.service"), Proc(8, "sshd"))
+    node.add_container(container("database", 3), Proc(10, "postgres", rss=30 * GIB))
+    node.add_unit(unit("model.service"), Proc(11, "model", gpu=9 * GIB))
+    node.add_container(container("model", 4), Proc(12, "model", gpu=9 * GIB))
+    need = node.memory("unified")["allocatable"] + 5 * GIB
+    made = plan(node, [selector], need=need)
+    assert stops(made) == ["model.service" if selector == "unit:*" else "model"] and not made.refusals
+    assert plan(node, [selector], need=need + 20 * GIB).verdict == "not_enough"
+    # What is named counts with what it is measured to hold.
+    assert stops(plan(node, [selector, "unit:aaa"], need=need + 20 * GIB))[-1] == "aaa.service"
+
+
+def test_what_holds_nothing_is_not_stopped_for_a_need() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("idle.service"), Proc(9, "idle"))
+    node.add_unit(unit("model.service"), Proc(11, "model", gpu=9 * GIB))
+    have = node.memory("unified")["allocatable"]
+    assert stops(plan(node, ["unit:model", "unit:idle"], need=have + 5 * GIB)) == ["model.service"]
+    assert stops(plan(node, ["unit:idle", "unit:model"], need=have + 5 * GIB)) == ["model.service"]
+    made = plan(node, ["unit:idle"], need=have + 5 * GIB)
+    assert made.verdict == "not_enough" and "would free 0 GiB: 5.0 GiB are missing" in made.message
+    assert stops(plan(node, ["unit:idle"])) == ["idle.service"]
+    assert stops(plan(node, ["unit:idle"], need=1, always=parse_selectors(["unit:idle"]))) == ["idle.service"]
+
+
+def test_need_above_the_whole_pool() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("model.service", refuses_stop=True), Proc(11, "model", gpu=9 * GIB))
+    made = plan(node, ["unit:model"], need=200 * GIB, always=parse_selectors(["unit:model"]))
+    assert made.verdict == "not_enough" and not made.steps
+    assert made.message == "200.0 GiB are wanted, which is more than the whole pool of 120.0 GiB: no eviction can make that room"
+
+
+def test_sizes_of_a_sentence_are_in_one_unit() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("model.service"), Proc(11, "model", gpu=GIB // 8))
+    made = plan(node, ["unit:model"], need=node.memory("unified")["allocatable"] + GIB // 4)
+    assert made.message == "114.1 GiB are wanted, 113.9 GiB can be had now, and all that may be stopped would free 0.12 GiB: 0.12 GiB are missing"
+
+
 def test_need_where_nobody_knows_the_pool() -> None:
     node = SimulatedNode()
     node.add_unit(unit("a.service"), Proc(10, "a", gpu=9 * GIB))
@@ -398,14 +455,102 @@ def test_inventory_lines() -> None:
     node.add_process(Proc(13, "bare", gpu=GIB))
     node.add_process(Proc(14, "Xorg", gpu=GIB))
     node.add_unit(unit("nvidia-thing.service"), Proc(15, "thing", gpu=GIB))
+    node.add_unit(unit("trial.service", transient=True), Proc(16, "trial", gpu=GIB))
+    node.add_container(container("once", 5, auto_remove=True), Proc(17, "python3", gpu=GIB))
+    node.add_unit(unit("starts.service"))
+    node.add_container(container("started", 6, auto_remove=True), Proc(18, "python3", gpu=GIB), wrapper="unit:starts.service")
+    node.makes = {"unit:run.service": node.wraps["unit:run.service"]}
     facts = node.gather()
     scene = node.scene(facts)
-    permits = {process["pid"]: permit_selector(scene, process) for process in facts["processes"]}
-    assert permits == {
-        10: "unit:ollama.service",
-        11: "unit:run.service",
-        12: "container:free",
-        13: "process:bare",
+    found = {process["pid"]: permit_of(scene, process) for process in facts["processes"]}
+    assert found == {
+        10: Permit("unit:ollama.service", "on_failure"),
+        11: Permit("unit:run.service", "on_failure"),
+        12: Permit("container:free", "on_failure"),
+        13: Permit("process:bare", "never"),
         14: None,
         15: None,
+        16: Permit("unit:trial.service", "never"),
+        17: Permit("container:once", "never"),
+        18: Permit("unit:starts.service", "never"),
     }
+
+
+def test_a_permit_holds_any_name() -> None:
+    assert permit_process("a'b [x]/y*").line == "- {selector: 'process:a''b [[]x]?y[*]', policy: if_needed, restore: never}"
+
+
+# What is missing, where something is not stopped
+
+
+def advice(node: SimulatedNode, pid: int, stop: t.Sequence[str] = (), **wishes: t.Any) -> tuple[list[str], str]:
+    facts = node.gather()
+    process = next(each for each in facts["processes"] if each["pid"] == pid)
+    given = advise(node.scene(facts), Wishes(stop=parse_selectors(stop), **wishes), Seen({}), process)
+    return [permit.line for permit in given.permits], given.missing
+
+
+def test_advice_is_all_that_has_to_be_listed() -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", dependents=("web.service",), upheld_by=("keeper.service",)), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("web.service"))
+    node.add_unit(unit("keeper.service"))
+    lines, missing = advice(node, 10)
+    assert lines[0] == line("unit:main.service") and set(lines[1:]) == {line("unit:web.service"), line("unit:keeper.service")}
+    assert "it is not listed" in missing and "web.service as well" in missing
+    entries = parse_selectors(["unit:main", "unit:web", "unit:keeper"])
+    assert len(stops(plan(node, [each.text for each in entries]))) == 3
+    lines, missing = advice(node, 10, ["unit:main"])
+    assert set(lines) == {line("unit:web.service"), line("unit:keeper.service")} and "not listed" not in missing
+
+
+def test_advice_for_what_would_be_lost() -> None:
+    node = SimulatedNode()
+    node.add_container(container("once", 3, auto_remove=True, policy="no"), Proc(11, "python3", gpu=GIB))
+    assert advice(node, 11)[0] == [line("container:once", "never")]
+    lines, missing = advice(node, 11, ["container:once"])
+    assert lines == [line("container:once", "never")] and "restore policy would have to be 'never'" in missing
+
+
+def test_advice_without_root() -> None:
+    node = SimulatedNode(euid=1001)
+    node.add_unit(unit("main.service"), Proc(10, "main", gpu=GIB))
+    node.add_process(Proc(12, "theirs", gpu=GIB, uid=1000))
+    node.add_container(container("c", 3, engine="/closed.sock"), Proc(13, "python3", gpu=GIB))
+    node.problems.append("using /run/docker.sock is not permitted: become root, or a member of the engine's group")
+    lines, missing = advice(node, 10, ["unit:main"])
+    assert lines == [] and missing == "main.service: stopping a unit of the system needs root (become: true)"
+    lines, missing = advice(node, 10)
+    assert lines == [line("unit:main.service")] and "it is not listed" in missing and "needs root" in missing
+    lines, missing = advice(node, 12)
+    assert lines == [line("process:theirs", "never")] and "needs root" in missing
+    for stop in ([], ["process:python3"], ["container:c"]):
+        lines, missing = advice(node, 13, stop)
+        assert lines == [] and "member of the engine's group" in missing, stop
+    made = plan(node, ["container:c"])
+    assert permits(made) == [] and made.refusals[0].lacks == "root (become: true), or a user in the engine's group"
+
+
+@pytest.mark.parametrize("stop", [[], ["unit:gpu-b"]])
+def test_no_line_for_what_may_never_be_stopped(stop: list[str]) -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("gpu-b.service"), Proc(10, "helper", gpu=GIB), Proc(11, "Xorg"))
+    node.add_unit(unit("nvidia-thing.service"), Proc(15, "thing", gpu=GIB))
+    node.add_unit(unit("stubborn.service", refuses_stop=True), Proc(16, "stubborn", gpu=GIB))
+    node.add_process(Proc(17, "worker", gpu=GIB, supervisor="pm2 (pid 9)"))
+    node.add_container(container("pod", 4, labels={"io.kubernetes.pod.name": "x"}), Proc(18, "python3", gpu=GIB))
+    for pid, words in ((10, "Xorg (pid 11): it is never stopped"), (15, "GPU service"), (16, "forbids"), (17, "pm2 (pid 9)"), (18, "Kubernetes")):
+        lines, missing = advice(node, pid, stop)
+        assert lines == [] and words in missing, (pid, missing)
+    assert advice(node, 16, protect=parse_selectors(["user:alice"]))[0] == []
+
+
+def test_every_refusal_says_what_is_missing() -> None:
+    node = SimulatedNode(euid=1001)
+    node.add_unit(unit("main.service", refuses_stop=True, transient=True, dependents=("x.target", "ssh.service")), Proc(10, "main", gpu=GIB))
+    node.others["unit:x.target"] = unit("x.target")
+    node.add_unit(unit("ssh.service"))
+    node.add_container(container("c", 3, status="paused", labels={"com.docker.swarm.task.id": "x"}), Proc(13, "python3", gpu=GIB))
+    made = plan(node, ["unit:main", "container:c"], protect=parse_selectors(["user:alice"]))
+    assert {refusal.code for refusal in made.refusals} >= {"protected", "takes_along", "refuses", "lost", "rights", "revived"}
+    assert all(refusal.lacks for refusal in made.refusals)

@@ -12,6 +12,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import (
     parse_stat,
     parse_uid,
     read_process,
+    script_of,
     split_cmdline,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld
@@ -52,6 +53,43 @@ def test_a_name_is_not_completed_from_another_program() -> None:
     process = read_process(world, 9)
     assert process is not None
     assert process.name == "pt_main_thread"
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "executable", "name"),
+    [
+        ("/proc/self/exe\0/opt/app/train.py\0", "/usr/bin/python3.12", "train.py"),
+        ("/proc/self/exe\0-m\0vllm.serve\0", "/usr/bin/python3.12", "vllm.serve"),
+        ("/proc/self/exe\0-c\0import x\0", "/usr/bin/python3.12", "python3.12"),
+        ("VLLM::EngineCore\0x\0", "/usr/local/bin/vllm", "VLLM::EngineCore"),
+        ("/proc/self/exe\0llama-server\0", "/opt/trainer", "trainer"),
+        ("/proc/self/exe\0", None, "exe"),
+        ("", None, "exe"),
+    ],
+)
+def test_what_was_started_by_its_own_link_is_not_called_exe(cmdline: str, executable: str | None, name: str) -> None:
+    world = FakeWorld({"/proc/9/stat": stat(9, "exe"), "/proc/9/cmdline": cmdline}, links={"/proc/9/exe": executable} if executable else {})
+    process = read_process(world, 9)
+    assert process is not None
+    assert process.name == name
+
+
+@pytest.mark.parametrize(
+    ("argv", "script"),
+    [
+        ("bash /opt/serve.sh --port 1", "serve.sh"),
+        ("/bin/sh -x serve.sh", "serve.sh"),
+        ("python3 -u -W ignore -X dev train.py --x", "train.py"),
+        ("python3 -m http.server", "http.server"),
+        ("bash -lc while", None),
+        ("python3 - x", None),
+        ("bash", None),
+        ("", None),
+    ],
+)
+def test_script_that_an_interpreter_runs(argv: str, script: str | None) -> None:
+    assert script_of(argv.split(), f"/usr/bin/{argv.split()[0].rsplit('/', 1)[-1]}" if argv else None) == script
+    assert script_of(argv.split(), "/usr/bin/llama-server") is None
 
 
 def test_the_executable_of_an_updated_program_is_still_its_name() -> None:

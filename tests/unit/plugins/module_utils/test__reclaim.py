@@ -13,12 +13,14 @@ import pytest
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
     Died,
     Proc,
+    SimulatedEngine,
     SimulatedNode,
     container,
     unit,
@@ -167,6 +169,26 @@ def test_not_enough_stops_nothing_and_says_who_holds_it(tmp_path):
     assert result["failed"] and result["verdict"] == "not_enough" and node.log == [] and not result["changed"]
     assert "selector: 'unit:ollama.service'" in result["msg"] and "40.0 GiB" in result["msg"]
     assert not (tmp_path / "state").exists()
+
+
+def test_a_failure_says_what_is_really_missing(tmp_path):
+    node = SimulatedNode(base=6 * GIB, euid=1000)
+    node.add_unit(unit("ollama.service"), Proc(300, "ollama", gpu=40 * GIB))
+    node.add_process(Proc(301, "theirs", gpu=GIB, uid=1001, user="bob"))
+    node.add_process(Proc(302, "Xorg", gpu=GIB))
+    node.add_container(container("once", 3, auto_remove=True, policy="no"), Proc(303, "python3", gpu=GIB))
+    stop = ["unit:ollama.service", "container:once"]
+    result = go(node, tmp_path, stop=stop, need=110 * GIB)
+    rows = {row["pid"]: row for row in result["held_by"]}
+    refused = {row["target"]: row for row in result["refused"]}
+    # Listing it once more would not do.
+    assert rows[300]["inventory"] is None and "needs root" in rows[300]["missing"]
+    assert (refused["ollama.service"]["inventory"], refused["ollama.service"]["missing"]) == (None, "root (become: true)")
+    never = "- {selector: 'container:once', policy: if_needed, restore: never}"
+    assert rows[303]["inventory"] == refused["once"]["inventory"] == never and never in result["msg"]
+    assert rows[302]["inventory"] is None and rows[302]["missing"].startswith("it is never stopped: display server")
+    assert "process:theirs" in rows[301]["inventory"] and "not listed" in rows[301]["missing"] and "needs root" in rows[301]["missing"]
+    assert result["msg"].count("to permit stopping it") == 2
 
 
 def test_need_that_is_there_already(tmp_path):
@@ -322,6 +344,82 @@ def test_another_process_of_the_name_is_no_respawning(tmp_path, other):
     assert go(node, tmp_path, stop=["process:python3"])["verdict"] == "freed"
 
 
+@pytest.mark.parametrize("need", [0, 30 * GIB])
+@pytest.mark.parametrize("after", [0.2, 1.0, 2.8])
+def test_respawning_is_watched_for_while_the_parent_lives(tmp_path, need, after):
+    """A loop in a script sleeps before it starts it again."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "bash", listed=False, argv=("bash", "/opt/serve.sh", "--port", "1"), exe="/usr/bin/bash"))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=40, comes_back_after=after))
+    need = need and node.memory("unified")["allocatable"] + GIB // 2
+    result = go(node, tmp_path, stop=["process:llama*"], need=need)
+    assert result["verdict"] == "respawning" and result["failed"]
+    assert "llama-server (pid 9001, it was 50)" in result["msg"] and "bash serve.sh (pid 40); stop that first" in result["msg"]
+    assert node.signals == [(50, 15)] and node.clock < after + 0.2
+
+
+def test_respawning_by_a_parents_parent_where_the_parent_ends_with_it(tmp_path):
+    """``while true; do timeout 1h llama-server; done``"""
+    node = SimulatedNode()
+    node.add_process(Proc(30, "sshd", listed=False))
+    node.add_process(Proc(40, "serve.sh", listed=False, parent=30))
+    node.add_process(Proc(45, "timeout", listed=False, parent=40))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=45))
+    kill = node.kill_proc
+
+    def ends_with_it(pid):
+        kill(pid)
+        if pid == 50:
+            kill(45)
+            node.births.append((node.clock + 1, Proc(46, "timeout", parent=40, start_time=6000)))
+            pause = node.pause
+
+            def later(seconds):
+                pause(seconds)
+                started = next((each for each in node.procs.values() if each.name == "timeout"), None)
+                if started and not any(each.name == "llama-server" for each in node.procs.values()):
+                    node.add_process(Proc(60, "llama-server", parent=started.pid, start_time=6001))
+
+            node.pause = later
+
+    node.kill_proc = ends_with_it
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "respawning" and "serve.sh (pid 40)" in result["msg"], result["msg"]
+
+
+def test_a_parent_that_lives_and_starts_nothing_is_named(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(40, "bash", listed=False))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=40, comes_back_after=60))
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "freed" and 3 <= node.clock < 3.5
+    assert any("llama-server (pid 50) was started by bash (pid 40), which still runs" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize("parent", ["gone", "systemd", "sshd", "ends"])
+def test_nothing_is_watched_for_that_nobody_could_start_again(tmp_path, parent):
+    node = SimulatedNode()
+    if parent == "ends":
+        node.add_process(Proc(40, "timeout", listed=False))
+        node.deaths.append((0.5, 40))
+    elif parent != "gone":
+        node.add_process(Proc(40, parent, listed=False))
+    node.add_process(Proc(50, "llama-server", gpu=GIB, parent=1 if parent == "gone" else 40))
+    result = go(node, tmp_path, stop=["process:llama*"])
+    assert result["verdict"] == "freed" and node.clock < (0.6 if parent == "ends" else 0.3)
+    assert not any("was started by" in note for note in result["notes"])
+
+
+def test_units_and_containers_are_not_watched(tmp_path):
+    """Their time is that of the slowest of them, and no more."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "bash", listed=False))
+    node.add_unit(unit("t.service"), Proc(70, "t", gpu=GIB, parent=40))
+    node.add_container(container("c", 2), Proc(60, "python3", gpu=8 * GIB, parent=40))
+    result = go(node, tmp_path, stop=["unit:t.service", "container:c"])
+    assert result["verdict"] == "freed" and node.clock < 0.3
+
+
 def test_pid_that_was_used_again_is_left_alone(tmp_path):
     node = SimulatedNode()
     node.add_process(Proc(50, "llama-server", gpu=GIB))
@@ -453,6 +551,144 @@ def test_time_until_a_container_ends_is_not_rounded_up(tmp_path):
     node.engines[made.engine].wait = wait
     result = go(node, tmp_path, stop=["container:c"])
     assert result["verdict"] == "freed" and 6.25 <= node.clock < 6.5
+
+
+@pytest.mark.parametrize("how", ["at once", "late", "new"])
+def test_container_that_something_outside_starts_again(tmp_path, how):
+    """``docker start`` in a loop before the engine could be asked, after it, and ``docker run --rm --name``."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "keep.sh", listed=False))
+    if how == "new":
+        node.add_process(Proc(41, "docker", listed=False, parent=40, argv=("docker", "run", "--rm", "--name", "c", "image")))
+    made = node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    engine = node.engines[made.engine]
+    count = [0]
+
+    def revive(was):
+        count[0] += 1
+        changes = {"id": f"{100 + count[0]:064x}"} if how == "new" else {}
+        fresh = was._replace(running=True, status="running", started_at=f"2026-01-01T00:00:{count[0]:02}Z", **changes)
+        node.add_container(fresh, Proc(600 + count[0], "python3", gpu=8 * GIB, start_time=1000 + count[0]))
+
+    def signal(container_id, name):
+        was = node.containers[f"container:{container_id}"]
+        SimulatedEngine.signal(engine, container_id, name)
+        if how == "new":
+            del node.containers[was.key]
+        if how == "at once":
+            revive(was)
+
+    def list_running():
+        down = [each for each in node.containers.values() if not each.running]
+        if how == "late" and down and node.log:
+            revive(down[0])
+        elif how == "new" and not node.containers:
+            revive(made)
+        return SimulatedEngine.list_running(engine)
+
+    engine.signal, engine.list_running = signal, list_running
+    scene = node.scene
+
+    def looked(facts):
+        list_running()
+        return scene(facts)
+
+    node.scene = looked
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "respawning" and "container c" in result["msg"], result["msg"]
+    assert ("by keep.sh (pid 40)" in result["msg"]) is (how == "new")
+    assert 1 <= len([row for row in result["actions"] if row["action"] == "stop"]) <= 3
+    assert any("container c was stopped and has been started again" in note for note in result["notes"])
+    assert ("stopped, and started again by something else" in result["actions"][0]["result"]) is (how == "at once")
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("client", ["run", "start", "wait", "detached", "in a unit"])
+def test_container_of_a_script_is_watched_for_while_the_script_lives(tmp_path, client, again):
+    """``while true; do docker run --rm --name c image; sleep 1; done``"""
+    words = {"run": "run --rm --name c image", "start": "start --attach c", "wait": "wait c", "in a unit": "wait c"}
+    node = SimulatedNode()
+    node.add_process(Proc(40, "keep.sh", listed=False))
+    if client in words:
+        place = "unit:other.service" if client == "in a unit" else None
+        node.add_process(Proc(41, "docker", listed=False, parent=40, argv=("docker", *words[client].split()), unit=place))
+    made = node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    node.add_container(container("d", 3, policy="no"), Proc(601, "python3", gpu=8 * GIB))
+    engine, find = node.engines[made.engine], node.engines[made.engine].find
+
+    def looked_up(name):
+        assert name == "c", "nobody could start the other one"
+        if again and node.clock > 1:
+            node.containers = {key: each for key, each in node.containers.items() if each.name != "c"}
+            node.add_container(container("c", 9, status="created", running=False), Proc(700, "python3"))
+        return find(name)
+
+    end_of = node.end_of
+
+    def ends_with_it(key):
+        end_of(key)
+        node.procs.pop(41, None)
+
+    engine.find, node.end_of = looked_up, ends_with_it
+    result = go(node, tmp_path, stop=["container:c", "container:d"])
+    watched = client not in ("detached", "in a unit")
+    assert result["verdict"] == ("respawning" if watched and again else "freed"), result["msg"]
+    assert ("has been started again, by keep.sh (pid 40); stop that first" in result["msg"]) is (watched and again)
+    assert any("container c was started by keep.sh (pid 40), which still runs" in note for note in result["notes"]) is watched
+    assert (node.clock < 0.3) is not watched
+
+
+def test_client_that_starts_a_container_at_this_moment(tmp_path):
+    node = SimulatedNode()
+    node.add_process(Proc(40, "keep.sh", listed=False))
+    made = node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    kill = node.kill_proc
+
+    def kill_proc(pid):
+        kill(pid)
+        node.add_process(Proc(41, "docker", listed=False, parent=40, argv=("docker", "start", "c"), start_time=2000))
+
+    pause = node.pause
+
+    def later(seconds):
+        pause(seconds)
+        if node.clock > 0.8 and 41 in node.procs:
+            node.containers[made.key] = made._replace(started_at="2026-01-02T00:00:00Z")
+
+    node.kill_proc, node.pause = kill_proc, later
+    result = go(node, tmp_path, stop=["container:c"])
+    assert result["verdict"] == "respawning" and "docker (pid 41)" in result["msg"], result["msg"]
+
+
+@pytest.mark.parametrize("kind", ["container", "unit"])
+def test_what_runs_again_has_not_taken_its_memory_yet(tmp_path, kind):
+    """The need is met for now; it will not be when the model is loaded again."""
+    node = SimulatedNode()
+    node.add_container(container("c", 2, policy="no"), Proc(600, "python3", gpu=8 * GIB))
+    node.add_unit(unit("t.service"), Proc(70, "t", gpu=8 * GIB))
+    need = node.memory("unified")["allocatable"] + 4 * GIB
+    end_of = node.end_of
+
+    def starts_again(key):
+        end_of(key)
+        node.add_process(Proc(999, "starter", start_time=7))
+
+    scene = node.scene
+
+    def looked(facts):
+        if 999 in node.procs:
+            for key, each in list(node.containers.items()):
+                if not each.running:
+                    node.containers[key] = each._replace(running=True, status="running", started_at="2026-01-02T00:00:00Z")
+            for key, each in list(node.units.items()):
+                if not each.running:
+                    node.units[key] = each._replace(active_state="active", invocation="another")
+        return scene(facts)
+
+    node.end_of, node.scene = starts_again, looked
+    result = go(node, tmp_path, stop=["container:c" if kind == "container" else "unit:t"], need=need)
+    assert result["verdict"] == "respawning" and "has been started again" in result["msg"], result["msg"]
+    assert len([row for row in result["actions"] if row["action"] == "stop"]) == 1
 
 
 # Units
@@ -771,6 +1007,39 @@ def test_fuzzed_selectors_never_touch_what_is_protected(tmp_path, monkeypatch):
     assert stopped_something > 200 and kept_by_wish > 100, (stopped_something, kept_by_wish)
 
 
+@pytest.mark.parametrize(
+    ("selector", "known"),
+    [
+        ("unit:t1.service", True),
+        ("unit:t*", True),
+        ("unit:installed", True),
+        ("unit:t1.servise*", False),
+        ("unit:vllm-embedings.service", False),
+        ("container:comfyui", True),
+        ("container:comfyu", False),
+        ("process:trainer", True),
+        ("process:helper", True),
+        ("process:trainr", False),
+        ("user:alice", True),
+        ("user:1000", True),
+        ("user:alic", False),
+    ],
+)
+def test_what_is_to_be_protected_and_is_not_there_is_told(tmp_path, selector, known):
+    node = SimulatedNode()
+    tenants(node, 10)
+    node.add_container(container("comfyui", 2), Proc(60, "python3", gpu=8 * GIB))
+    node.add_process(Proc(50, "trainer", gpu=GIB))
+    node.add_process(Proc(51, "helper"))
+    node.systemd.file_state = lambda name, uid=None, timeout=20.0: "disabled" if name == "installed.service" else "not-found"
+    result = go(node, tmp_path, state="report", protect=[selector])
+    assert result["protection"] == {"matched": [selector] if known else [], "unmatched": [] if known else [selector]}
+    assert any(f"'{selector}' is to be protected, and nothing on this node matches it" in note for note in result["notes"]) is not known
+    node.problems.append("using /run/docker.sock is not permitted")
+    if selector.startswith("container:"):
+        assert go(node, tmp_path, state="report", protect=[selector])["protection"]["unmatched"] == []
+
+
 # Bad input
 
 
@@ -809,7 +1078,25 @@ def test_two_runs_at_once(tmp_path):
     node.gather = second_run
     assert go(node, tmp_path, stop=stop)["verdict"] == "freed"
     assert inner["result"]["verdict"] == "not_permitted"
+    assert inner["result"]["evicted"] == []
     assert "another run is at work" in inner["result"]["msg"] and "state=freed" in inner["result"]["msg"]
+
+
+def test_a_run_that_fails_says_what_is_evicted(tmp_path, monkeypatch):
+    """Whatever it fails for: somebody has to put it back."""
+    node = SimulatedNode()
+    stop = tenants(node, 10)
+    node.add_process(Proc(50, "stubborn", gpu=GIB, ignores_term=True))
+    result = go(node, tmp_path, stop=[*stop, "process:stubborn"], grace=1)
+    assert result["verdict"] == "still_held" and [row["name"] for row in result["evicted"] if row["kind"] == "unit"] == ["t1.service"]
+    assert "Evicted now: unit t1.service; 'state: restored' puts back" in result["msg"]
+
+    def held(_self):
+        raise LockError("another run is at work")
+
+    monkeypatch.setattr(_lock.NodeLock, "__enter__", held)
+    result = go(node, tmp_path, stop=stop)
+    assert result["verdict"] == "not_permitted" and "unit t1.service" in result["msg"] and result["evicted"]
 
 
 # Last defences

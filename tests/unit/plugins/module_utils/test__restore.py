@@ -390,3 +390,15 @@ def test_processes_are_never_promised(tmp_path: Path) -> None:
 )
 def test_dependencies_in_a_label(label: str, names: list[str]) -> None:
     assert _dependencies(label) == names
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_diff_says_how_it_is_and_how_it_will_be(tmp_path: Path, check: bool) -> None:
+    node = two_services()
+    node.add_container(container("c", 3), Proc(12, "python3", gpu=GIB))
+    was = go(node, tmp_path, state="report", stop=["unit:a", "container:c"])["diff"]["before"]
+    evict(node, tmp_path, "unit:a", "container:c")
+    diff = go(node, tmp_path, check=check)["diff"]
+    assert diff["before"] == "container c: exited, restart no\nunit a.service: inactive, disabled\n"
+    # As the eviction's own diff told it from the other side.
+    assert diff["after"] == was == "container c: running, restart always\nunit a.service: active, enabled\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB, KIB, MIB, TIB, SizeError, format_size, parse_size
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import GIB, KIB, MIB, TIB, SizeError, format_size, format_sizes, parse_size
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,16 @@ def test_format(size: int, text: str) -> None:
 @pytest.mark.parametrize("size", [1024, 5 * MIB, 3 * GIB, 7 * TIB])
 def test_round_trip(size: int) -> None:
     assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("sizes", "texts"),
+    [
+        ((120 * GIB, 800 * MIB, 3 * MIB, 1), ["120.0 GiB", "0.78 GiB", "0.003 GiB", "less than 0.001 GiB"]),
+        ((0, 5 * MIB, -MIB // 2), ["0 MiB", "5.0 MiB", "-0.50 MiB"]),
+        ((7, 0), ["7 B", "0 B"]),
+        ((), []),
+    ],
+)
+def test_sizes_that_are_compared_have_one_unit(sizes: tuple[int, ...], texts: list[str]) -> None:
+    assert format_sizes(*sizes) == texts
