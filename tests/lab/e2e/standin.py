@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Deployments with a stand-in engine (standin_image/vllm, sglang_image/sglang), for failures: the playbooks, the roles, Docker, the driver and its memory are the real ones."""
+"""Deployments with a stand-in engine (standin_image/vllm, sglang_image/sglang), for failures: all but the engine is the real one, from the playbooks
+and roles to Docker, the driver and its memory.
+"""
 
 from __future__ import annotations
 
