@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import HOSTS, Run, empty_page_cache, meminfo, on_host, run_module
+from harness import HOSTS, Run, empty_page_cache, meminfo, on_host, run_module, run_playbook
 from models import BASE, SOURCE, TARGET, Model, fresh, has_new, listing, python, resident
 
 SOURCE_ADDRESS, TARGET_ADDRESS, THIRD_ADDRESS = "192.168.200.12", "192.168.200.13", "192.168.200.99"
@@ -37,7 +37,8 @@ def left_open(host: str) -> list[str]:
     found += on_host(host, "sh", "-c", "ls -d /run/unimem-model-sync/* /run/unimem-copy-key-* 2>/dev/null", check=False).stdout.split()
     found += on_host(host, "grep", "--no-messages", "unimem-model-sync", "/root/.ssh/authorized_keys", check=False).stdout.splitlines()
     found += on_host(host, "sh", "-c", "ls -d ~/.ansible_async/unimem-* 2>/dev/null", check=False).stdout.split()
-    found += on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", "unimem-model-sync-*", "unimem-copy-key-*", check=False).stdout.splitlines()
+    units = ["unimem-model-sync-*", "unimem-copy-key-*"]
+    found += on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", *units, check=False).stdout.splitlines()
     return found
 
 
