@@ -212,15 +212,18 @@ def _extras(reader: _Reader, engine: Engine) -> tuple[tuple[str, ...], dict[str,
     return words, reader.variables("env", (engine.API_KEY, *engine.GROUP_SECRETS, "UNIMEM_LAUNCH_ID", GROUP_TOKEN))
 
 
-def refused_extras(raw: Mapping[str, Any]) -> list[str]:
-    """What ``engine_plan`` would refuse of ``extra_args`` and ``env``: it is known before anybody has looked at a node."""
+def refused_extras(raw: Mapping[str, Any], hosts: Sequence[str] = ()) -> list[str]:
+    """What ``engine_plan`` would refuse before anybody has looked at a node: of ``extra_args`` and ``env``, or of all settings of a group of ``hosts``."""
     try:
         engine = find_engine(raw.get("engine"))
+        if not hosts:
+            reader = _Reader(raw)
+            _extras(reader, engine)
+            return reader.problems
+        # No engine's check reads what is found out on a node.
+        return _settings(raw, engine, [Node(name=str(host), rank=rank, interface="", address="") for rank, host in enumerate(hosts)])[2]
     except PlanError as exc:
         return [str(exc)]
-    reader = _Reader(raw)
-    _extras(reader, engine)
-    return reader.problems
 
 
 def _address(text: str) -> bool:
@@ -231,8 +234,8 @@ def _address(text: str) -> bool:
     return True
 
 
-def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> tuple[Settings, str]:
-    """The settings and the deployment's name; PlanError with all that is wrong with them."""
+def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> tuple[Settings, str, list[str]]:
+    """The settings, the deployment's name, and all that is wrong with them."""
     reader = _Reader(raw)
     gpus = reader.integer("gpus_per_node", 1, 1, 16)
     pipeline = reader.integer("pipeline_parallel", 1, 1, 1024)
@@ -288,9 +291,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
     if len(set(ports)) < len(ports):
         problems.append(f"port, ray_port, rendezvous_port and control_port must be four different ones, not {', '.join(map(str, ports))}")
     problems += engine.check(settings, nodes)
-    if problems:
-        raise PlanError("; ".join(problems))
-    return settings, deployment
+    return settings, deployment, problems
 
 
 def _node(rank: int, raw: Mapping[str, Any]) -> Node:
@@ -352,7 +353,9 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
     if len({member.address for member in members}) != len(members):
         raise PlanError("two nodes have the same fabric address: " + ", ".join(f"{member.name} {member.address}" for member in members))
     engine = find_engine(settings.get("engine"))
-    wanted, deployment = _settings(settings, engine, members)
+    wanted, deployment, problems = _settings(settings, engine, members)
+    if problems:
+        raise PlanError("; ".join(problems))
     head = members[0]
     ranks: dict[str, dict[str, Any]] = {}
     for member in members:

@@ -114,6 +114,28 @@ def test_nothing_else_is_looked_at() -> None:
     assert refused_extras({"engine": "sglang"}) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"engine": "sglang", "kv_cache_memory": "10 GiB"}, "SGLang has no option for the KV cache in bytes"),
+        ({"bind": "spark-01"}, "bind is 'spark-01', not an address of the head"),
+        ({"port": 6379}, "must be four different ones, not 6379, 6379, 29501, 29400"),
+        ({"port": "x", "env": {"VLLM_API_KEY": "hidden"}}, "port is 'x', not a whole number"),
+    ],
+)
+def test_for_a_group_of_hosts_all_is_refused_that_the_plan_refuses(settings: dict[str, Any], says: str) -> None:
+    refused = refused_extras({**SETTINGS, **settings}, ["spark-01", "spark-02"])
+    assert any(says in text for text in refused), refused
+    with pytest.raises(AnsibleFilterError) as caught:
+        engine_plan({**SETTINGS, **settings}, chosen())
+    assert str(caught.value) == "unimem.dgx_spark.engine_plan: " + "; ".join(refused)
+
+
+def test_a_group_that_can_be_launched() -> None:
+    assert refused_extras(SETTINGS, ["spark-01", "spark-02"]) == []
+    assert "needs 2 GPUs, but the play has 1 node(s)" in refused_extras({**SETTINGS, "tensor_parallel": 2}, ["spark-01"])[0]
+
+
 def test_a_pool() -> None:
     assert kv_pool('{"max_total_num_tokens": 5}', "sglang")["tokens"] == 5
     for arguments in (("", "tgi"), ("", "vllm", "long")):
