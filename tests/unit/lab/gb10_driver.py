@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -103,8 +104,13 @@ class Driver:
                 stderr=log,
             )
         self.clients: list[Client] = []
-        wait_until(lambda: (directory / "driver.sock").exists() or self.process.poll() is not None, "the driver listens")
+        wait_until(lambda: self.listens() or self.process.poll() is not None, "the driver listens")
         assert self.process.poll() is None, self.log.read_text()
+
+    def listens(self) -> bool:
+        """Whether it can be connected to: its socket is there a moment before that."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.directory / "driver.sock")) == 0
 
     def client(self, prelude: str = "", argv0: str | None = None) -> Client:
         client = Client(self, prelude, argv0)
