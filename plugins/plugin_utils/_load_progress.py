@@ -44,10 +44,17 @@ def _last(lines: Sequence[str], known: Sequence[tuple[re.Pattern[str], str]]) ->
     return ""
 
 
-def reached(lines: Sequence[str]) -> str:
-    """The last stage of an engine that the lines tell of, whichever engine it is and whatever its supervisor says after it."""
-    known = [(re.compile(pattern), words) for engine in engines().values() for pattern, words in engine.STAGES]
-    return _last(lines, known)
+def reached(lines: Sequence[str]) -> tuple[int, str]:
+    """The last stage of an engine that the lines tell of, whichever engine it is and whatever its supervisor says after it: its number, from 0 up,
+    and its words; -1 and an empty text where they tell of none.
+    """
+    stages = [(number, pattern, words) for engine in engines().values() for number, (pattern, words) in enumerate(engine.STAGES)]
+    for line in reversed(lines):
+        for number, pattern, words in stages:
+            said = _last([line], [(re.compile(pattern), words)])
+            if said:
+                return number, said
+    return -1, ""
 
 
 def memory_of(samples: Sequence[Sequence[t.Any]]) -> int | None:
