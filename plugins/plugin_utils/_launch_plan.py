@@ -24,7 +24,7 @@ from typing import Any
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_PATTERN, container_name
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _engines
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import Engine, Node, PlanError, Settings
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import NCCL_TELLS, Engine, Node, PlanError, Settings, rdma_everywhere
 
 __all__ = ["PlanError", "engine_names", "engine_plan", "find_engine", "kv_pool", "model_mount", "model_name", "refused_extras"]
 
@@ -333,13 +333,27 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def _environment(own: Mapping[str, str], users: Mapping[str, str]) -> dict[str, str]:
+    """A rank's environment: the user's own variables win, and who says what NCCL shall tell decides all of it."""
+    kept = own
+    if any(name in users for name in NCCL_TELLS):
+        kept = {name: value for name, value in own.items() if name not in NCCL_TELLS}
+    return {**kept, **users}
+
+
+def _wants_rdma(users: Mapping[str, str]) -> bool:
+    """Whether the user leaves the transport to NCCL; its own words for yes are 1, y and true."""
+    return "NCCL_NET" not in users and users.get("NCCL_IB_DISABLE", "0").strip().lower() in ("", "0", "n", "no", "false")
+
+
 def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], container: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What each rank of a group runs.
 
     ``settings``: the role's variables without their prefix. ``nodes``: the head first; for each its name and what
     ``fabric_of`` returned for it. ``container``: whatever else makes the containers what they are (image, limits, programs), for the hash.
     Returns ``engine``, ``deployment``, ``world``, ``spec``, ``served_model_name``, ``model_path``, ``model_mount``, ``endpoint``, ``local_url``,
-    ``api_key_variable``, ``group_secret_variables``, ``pool_path``, ``shm_bytes``, ``stop_timeout``, and ``ranks``: for each node's name
+    ``api_key_variable``, ``group_secret_variables``, ``pool_path``, ``rdma`` (whether NCCL is expected to use it), ``shm_bytes``,
+    ``stop_timeout``, and ``ranks``: for each node's name
     ``rank``, ``role``, ``container``, ``address``, ``environment``, ``devices``, ``ports`` and ``file`` (what the rank's program reads).
     The values of the API key and of the group's secret are in none of them.
     Raises PlanError with all that is wrong with the settings.
@@ -361,8 +375,8 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
             "role": member.role,
             "container": container_name(deployment, member.rank),
             "address": member.address,
-            "environment": {**engine.environment(wanted, members, member), **wanted.env},
-            "devices": ["/dev/infiniband"] if member.rdma_devices and member.rdma_character_devices else [],
+            "environment": _environment(engine.environment(wanted, members, member), wanted.env),
+            "devices": ["/dev/infiniband"] if member.rdma else [],
             "ports": {str(port): purpose for port, purpose in engine.ports(wanted, members, member).items()},
             "file": {
                 "rank": member.rank,
@@ -402,6 +416,7 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "group_secret_variables": [GROUP_TOKEN, *engine.GROUP_SECRETS],
         "api_key_variable": engine.API_KEY if wanted.has_api_key else None,
         "pool_path": engine.pool_path(),
+        "rdma": rdma_everywhere(members) and _wants_rdma(wanted.env),
         "shm_bytes": wanted.shm_size,
         "stop_timeout": wanted.stop_grace * 2 + 15,
         "ranks": ranks,

@@ -85,6 +85,7 @@ def node_report(host: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "fired": dict(host.get("deploy_fired") or {}),
         "failure": {"task": str(failure.get("task") or ""), "message": str(failure.get("message") or "")} if failure else None,
         "trouble": [str(entry) for entry in host.get("deploy_trouble") or []],
+        "doubts": [str(entry) for entry in host.get("tp_launch_doubts") or []],
         "facts": {name: dict(found) for name, found in moments.items() if isinstance(found, Mapping)},
         **{name: readings[name] for name in READINGS if name in readings},
     }
@@ -201,6 +202,7 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
         # Beside a group that runs already nothing was predicted for a launch, and nothing was to be stopped.
         if not group.get("answers"):
             lines += [*_budget_lines(node), *_action_lines(node)]
+            lines += [f"  doubtful: {entry}" for entry in node.get("doubts") or []]
         lines += [f"  trouble: {entry}" for entry in node["trouble"]]
         if failed and node["failure"] and node["failure"]["message"]:
             lines.append(f"  failed: {node['failure']['message'].splitlines()[0]}")

@@ -56,6 +56,11 @@ class Node:
         """``head`` for rank 0, ``worker`` for the others."""
         return "head" if self.rank == 0 else "worker"
 
+    @property
+    def rdma(self) -> bool:
+        """Whether a container on it can have RDMA devices that are active."""
+        return bool(self.rdma_devices and self.rdma_character_devices)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -134,6 +139,15 @@ def url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
+#: With these NCCL says which transport it uses (``_transport.py``).
+NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+
+def rdma_everywhere(nodes: Sequence[Node]) -> bool:
+    """Whether the ranks are on several nodes, all of which can use RDMA."""
+    return len(nodes) > 1 and all(node.rdma for node in nodes)
+
+
 def common_environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """What every engine's collectives need: this node's own interface and address, never another node's.
 
@@ -154,9 +168,12 @@ def common_environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
         "TRANSFORMERS_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
     }
-    if node.rdma_devices and node.rdma_character_devices:
+    if node.rdma:
         environment["NCCL_IB_HCA"] = ",".join(node.rdma_devices)
         environment["NCCL_IB_DISABLE"] = "0"
+    if rdma_everywhere(nodes):
+        # NCCL falls back to sockets without a word at its usual level. These are some lines a communicator, and none while it serves.
+        environment.update(NCCL_TELLS)
     return environment
 
 

@@ -557,3 +557,31 @@ def test_the_pools_tokens_are_completed_from_the_concurrency() -> None:
             kv_pool(text, "vllm", wrong)
     with pytest.raises(PlanError, match="no engine"):
         kv_pool(text, "tgi")
+
+
+def environments(plan: dict[str, Any]) -> list[dict[str, str]]:
+    return [rank["environment"] for rank in plan["ranks"].values()]
+
+
+@pytest.mark.parametrize("engine", ["vllm_ray", "vllm_mp", "sglang"])
+def test_nccl_says_what_it_uses_where_all_nodes_have_rdma(engine: str) -> None:
+    found = plan(engine=engine)
+    assert found["rdma"] is True
+    for environment in environments(found):
+        assert (environment["NCCL_DEBUG"], environment["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
+
+
+def test_nothing_changes_where_a_node_has_no_rdma_or_there_is_only_one() -> None:
+    members = nodes()
+    members[1]["rdma_devices"] = []
+    for found in (engine_plan(settings(), members, CONTAINER), plan(count=1)):
+        assert found["rdma"] is False
+        assert not any(name.startswith("NCCL_DEBUG") for environment in environments(found) for name in environment)
+
+
+def test_what_the_user_says_of_nccl_wins() -> None:
+    found = plan(env={"NCCL_DEBUG": "WARN"})
+    assert found["rdma"] is True
+    assert all(environment["NCCL_DEBUG"] == "WARN" and "NCCL_DEBUG_SUBSYS" not in environment for environment in environments(found))
+    for env in ({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}):
+        assert plan(env=env)["rdma"] is False, "sockets that somebody asks for are none that NCCL fell back to"

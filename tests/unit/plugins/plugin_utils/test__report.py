@@ -111,6 +111,14 @@ def test_a_deployment_is_told_whole() -> None:
     assert report["cause"] == "" and report["data"]["failed"] is False
 
 
+def test_what_is_doubtful_is_said_of_the_node() -> None:
+    doubt = "NCCL on spark-01 uses sockets (NET/Socket)"
+    nodes = {"spark-01": _report.node_report(host(tp_launch_doubts=[doubt])), "spark-02": _report.node_report(host())}
+    report = _report.deploy_report(nodes, COMMON)
+    assert report["lines"].count(f"  doubtful: {doubt}") == 1
+    assert report["data"]["nodes"]["spark-01"]["doubts"] == [doubt]
+
+
 def test_what_was_only_looked_at_is_not_said_to_have_been_measured() -> None:
     report = _report.deploy_report({"spark-01": _report.node_report(host())}, {**COMMON, "check": True, "result": {}})
     text = "\n".join(report["lines"])

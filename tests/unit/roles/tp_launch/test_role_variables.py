@@ -17,6 +17,8 @@ NOT_LASTING = {
     "tp_launch_state",
     "tp_launch_fabric_subnet",  # decides the addresses, which are in the plan
     "tp_launch_fabric_strict",
+    "tp_launch_fabric_min_speed",
+    "tp_launch_rdma_strict",
     "tp_launch_fabric_probe_port",
     "tp_launch_directory",
     "tp_launch_poll_interval",
