@@ -45,5 +45,7 @@ class Request:
     language_model_only: bool = False
     eager: bool = False
     reserve: int = RESERVE
+    #: What has to remain available where a utilization decides what remains; below it the node kills the ranks.
+    floor: int = 0
     overheads: t.Mapping[str, int] = field(default_factory=dict)
     stoppable: t.Sequence[Selector] = ()

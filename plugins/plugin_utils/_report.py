@@ -118,6 +118,7 @@ def _budget_lines(node: Mapping[str, t.Any]) -> list[str]:
     if not budget:
         return []
     lines = [f"  predicted: a rank needs {size(budget.get('need'))}, {verdict_words(budget.get('verdict'))}"]
+    lines += [f"  doubtful:  {problem.get('message')}" for problem in budget.get("problems") or []]
     pair = measured(node)
     if pair is not None:
         taken, took = pair
