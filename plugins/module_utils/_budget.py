@@ -260,8 +260,10 @@ class _Budget:
             eager=request.eager,
             weights=weights,
             overrides=request.overheads,
+            object_store=request.ray_object_store_memory,
         )
         self.assumptions.extend(self.overheads.assumptions)
+        self._shared_memory()
         kv, state = self.demand_kv, self.demand_state
         if request.kv_cache_memory is not None and self.model is not None:
             # the engine takes all of it; what of it holds state is what the requests need
@@ -296,6 +298,26 @@ class _Budget:
             "host_process": host,
             "reserve": reserve,
         }
+
+    def _shared_memory(self) -> None:
+        """What of the pool the container's /dev/shm may take, and what of that is counted."""
+        request = self.request
+        if request.shm_size is None or not self.pool.unified:
+            return
+        # Between nodes NCCL uses none of it; what vLLM's ranks of one node share was seen with 25 to 250 MB after kills.
+        inside = "the engine's message queues"
+        if request.engine == "vllm_ray":
+            inside = f"Ray's object store of {format_size(request.ray_object_store_memory)} and {inside}"
+            if request.ray_object_store_memory > request.shm_size:
+                self.problems.add(
+                    "object_store_beyond_shm",
+                    f"Ray's object store of {format_size(request.ray_object_store_memory)} is larger than /dev/shm of {format_size(request.shm_size)}; "
+                    "Ray then keeps it in files below /tmp, which are slow.",
+                )
+        self.assumptions.append(
+            f"/dev/shm of the rank's container is of the same pool and may grow to {format_size(request.shm_size)}. That is a limit: counted, in "
+            f"host_process, is what fills it, {inside}; what anything else puts there is not."
+        )
 
     def _outside(self, terms: t.Mapping[str, int | None]) -> int:
         """What is taken beside the share that the engine counts as its own."""

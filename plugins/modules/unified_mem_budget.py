@@ -158,6 +158,18 @@ options:
         remains and which utilization would do. V(0) asks for nothing.
     type: raw
     default: 0
+  shm_size:
+    description:
+      - The size of C(/dev/shm) in the rank's container, which is a part of the same pool. It is a limit and nothing is added for it, since what the engines put
+        there is counted already; RV(budget.assumptions) says what.
+      - A problem (C(object_store_beyond_shm)) says when O(ray_object_store_memory) is more than this.
+    type: raw
+  ray_object_store_memory:
+    description:
+      - What Ray's object store may take. What is more than the 1 GiB that the constant V(ray) was measured with is added to C(host_process), unless
+        O(overheads) has V(ray). For O(engine=vllm_ray).
+    type: raw
+    default: 1 GiB
   overheads:
     description:
       - Figures measured on your own nodes, by term. Each replaces the built-in constant of that term.
@@ -380,6 +392,8 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "eager": {"type": "bool", "default": False},
     "reserve": {"type": "raw", "default": "8 GiB"},
     "floor": {"type": "raw", "default": 0},
+    "shm_size": {"type": "raw"},
+    "ray_object_store_memory": {"type": "raw", "default": "1 GiB"},
     "overheads": {"type": "dict", "default": {}},
     "stoppable": {"type": "list", "elements": "str", "default": []},
     "fail": {"type": "bool", "default": True},

@@ -168,6 +168,18 @@ def test_a_full_utilization_is_warned_about() -> None:
     assert found["recommend"]["kv_cache_memory_bytes"] < found["terms"]["kv_cache"]
 
 
+def test_shared_memory_is_a_limit_and_what_fills_it_is_counted() -> None:
+    asked = {"shm_size": 10 * GIB, "ray_object_store_memory": 3 * GIB}
+    found = budget(**asked)
+    assert found["need"] == budget()["need"] + 2 * GIB, "the object store beyond the one that was measured, and nothing for the limit"
+    (text,) = [text for text in found["assumptions"] if "/dev/shm" in text]
+    assert "may grow to 10.0 GiB" in text and "Ray's object store of 3.0 GiB" in text
+    assert "Ray" not in next(text for text in budget(engine="vllm_mp", **asked)["assumptions"] if "/dev/shm" in text)
+    assert "object_store_beyond_shm" not in codes(found)
+    assert "object_store_beyond_shm" in codes(budget(shm_size=GIB, ray_object_store_memory=3 * GIB))
+    assert not any("/dev/shm" in text for text in budget()["assumptions"])
+
+
 FLOOR = 2 * GIB
 
 
