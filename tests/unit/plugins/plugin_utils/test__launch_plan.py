@@ -585,3 +585,33 @@ def test_what_the_user_says_of_nccl_wins() -> None:
     assert all(environment["NCCL_DEBUG"] == "WARN" and "NCCL_DEBUG_SUBSYS" not in environment for environment in environments(found))
     for env in ({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}):
         assert plan(env=env)["rdma"] is False, "sockets that somebody asks for are none that NCCL fell back to"
+
+
+CACHES = {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH"}
+
+
+@pytest.mark.parametrize(("engine", "more"), [("vllm_ray", {"VLLM_CACHE_ROOT"}), ("vllm_mp", {"VLLM_CACHE_ROOT"}), ("sglang", set())])
+def test_compiled_kernels_are_kept_where_there_is_a_directory(engine: str, more: set[str]) -> None:
+    found = plan(engine=engine, cache_directory="/var/lib/unimem/cache")
+    assert found["cache_mount"] == "/opt/unimem-cache"
+    for environment in environments(found):
+        assert {name for name, value in environment.items() if value.startswith("/opt/unimem-cache/")} == CACHES | more
+    without = plan(engine=engine)
+    assert without["cache_mount"] is None and not any(CACHES & set(environment) for environment in environments(without))
+    assert "cache_directory" in refused(cache_directory="cache")
+
+
+@pytest.mark.parametrize("engine", ["vllm_ray", "vllm_mp", "sglang"])
+def test_what_keeps_a_rank_steady_is_there_and_the_user_wins(engine: str) -> None:
+    for environment in environments(plan(engine=engine)):
+        assert (environment["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"], environment["MAX_JOBS"], environment["NVCC_THREADS"]) == ("3600", "4", "1")
+    own = {"MAX_JOBS": "1", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "480", "TRITON_CACHE_DIR": "/mine"}
+    for environment in environments(plan(engine=engine, env=own, cache_directory="/var/lib/unimem/cache")):
+        assert own.items() <= environment.items()
+
+
+def test_vllm_waits_for_its_core_as_long_as_the_group_may_take_and_that_is_no_other_group() -> None:
+    first, second = plan(start_timeout=1800), plan(start_timeout=7200)
+    assert [environment["VLLM_ENGINE_READY_TIMEOUT_S"] for environment in environments(second)] == ["7200", "7200"]
+    assert first["spec"] == second["spec"]
+    assert plan(env={"MAX_JOBS": "1"})["spec"] != first["spec"]

@@ -53,7 +53,7 @@ def test_every_variable_is_in_the_plan_or_the_hash_or_known_not_to_matter() -> N
     internal = load("vars/main.yml")
     hashed = mentioned(internal["__tp_launch_settings"]) | mentioned(internal["__tp_launch_container"])
     # tasks/model.yml and vars make the path out of it.
-    hashed |= mentioned(internal["__tp_launch_model_path"])
+    hashed |= mentioned(internal["__tp_launch_model_path"]) | mentioned(internal["__tp_launch_image_id"])
     assert variables() - hashed == NOT_LASTING
 
 
