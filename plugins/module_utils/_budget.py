@@ -374,7 +374,8 @@ class _Budget:
 
     def _leaves_floor(self, room: int, need: int) -> bool:
         """Whether enough remains available with *room* bytes, page cache evicted; more never makes it false."""
-        return room - need >= self._floor()
+        floor = self._floor()
+        return not floor or room - need >= floor
 
     def _balanced(self, free: int) -> bool:
         """Whether this node has so much, with *free* bytes, that SGLang takes its ranks for alike. Of the node with less: the other one is not at fault."""
@@ -682,7 +683,7 @@ class _Budget:
     def _say_floor(self, need: int | None, verdict: str) -> None:
         """Where it is the floor that a plan fails at: how much remains, and what would do."""
         pool, floor = self.pool, self._floor()
-        if verdict != DOES_NOT_FIT or need is None or not floor or pool.allocatable is None or not pool.total:
+        if verdict != DOES_NOT_FIT or need is None or not floor or pool.allocatable is None or not pool.total or self.problems.errors():
             return
         room = pool.allocatable + sum(owner.memory for owner in stoppable_owners(self._processes(), self.request.stoppable))
         if not 0 <= room - need < floor:

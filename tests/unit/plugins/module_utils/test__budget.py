@@ -204,6 +204,11 @@ def test_a_utilization_that_leaves_less_than_the_floor_is_refused_with_one_that_
     assert [remedy["settings"] for remedy in refused["remedies"] if remedy["action"] == "lower_utilization"], "and what keeps the reserve is a remedy"
 
 
+def test_a_share_that_is_too_small_for_the_cache_is_not_blamed_on_the_floor() -> None:
+    found = budget(gpu_memory_utilization=0.5, floor=100 * GIB)
+    assert found["verdict"] == "does_not_fit" and "kv_cache_too_small" in codes(found) and "below_memory_floor" not in codes(found)
+
+
 def test_what_may_be_stopped_makes_room_for_the_floor_too() -> None:
     memory = node(119.7, 100, 100, [holder(10, 11.7, "vllm_embeddings", "vllm-embeddings.service"), holder(20, 7.8, "notebook")])
     just = (memory["memory"]["allocatable"] - 4 * GIB) / memory["memory"]["total"]
