@@ -84,6 +84,17 @@ def test_a_model_that_does_not_fit_is_an_error_where_that_is_asked_for(strict: b
     assert ("spark-02: does_not_fit. A rank needs" in said(done)) == strict
 
 
+@pytest.mark.parametrize(("floor", "verdict"), [("2 GiB", "fits_after_stopping"), ("6 GiB", "does_not_fit"), (0, "fits_after_stopping")])
+def test_a_utilization_that_leaves_less_than_the_floor_is_refused(floor: Any, verdict: str, tmp_path: Path) -> None:
+    """Where the utilization decides what remains: a KV cache of a size of its own leaves the reserve."""
+    share = {"tp_launch_gpu_memory_utilization": 0.9, "tp_launch_kv_cache_memory": None}
+    done = plan(tmp_path, plan_strict=True, plan_output="plan.json", deploy_memory_floor=floor, **share)
+    assert json.loads((tmp_path / "plan.json").read_text())["nodes"]["spark-02"]["budget"]["verdict"] == verdict
+    assert (done.returncode != 0) == (verdict == "does_not_fit"), said(done)
+    assert ("below the memory floor of 6.0 GiB" in said(done)) == (verdict == "does_not_fit")
+    assert "little_left_for_system" in said(done) or verdict == "does_not_fit", "what is doubtful is said with a verdict that stands"
+
+
 def test_what_the_launch_would_refuse_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     """By the deployment too: its first play, which needs no node, is the same."""
     refused = {"tp_launch_extra_args": ["--tensor_parallel_size=4"], "tp_launch_env": {"VLLM_API_KEY": "hidden"}}

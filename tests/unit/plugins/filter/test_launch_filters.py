@@ -18,10 +18,11 @@ from ansible_collections.unimem.dgx_spark.plugins.filter.fabric_of import fabric
 from ansible_collections.unimem.dgx_spark.plugins.filter.kv_pool import kv_pool
 from ansible_collections.unimem.dgx_spark.plugins.filter.rank_group import rank_group
 from ansible_collections.unimem.dgx_spark.plugins.filter.rank_list import rank_list
+from ansible_collections.unimem.dgx_spark.plugins.filter.rdma_doubts import rdma_doubts
 from ansible_collections.unimem.dgx_spark.plugins.filter.refused_extras import refused_extras
 
 PACKAGE = "ansible_collections.unimem.dgx_spark.plugins.filter"
-NAMES = ["engine_plan", "fabric_of", "kv_pool", "rank_group", "rank_list", "refused_extras"]
+NAMES = ["engine_plan", "fabric_of", "kv_pool", "rank_group", "rank_list", "rdma_doubts", "refused_extras"]
 
 SETTINGS = {"engine": "vllm_mp", "model_path": "/models/m"}
 
@@ -156,12 +157,16 @@ def test_a_pool() -> None:
         (rank_group, ({}, [])),
         (rank_group, ({}, {})),
         (rank_list, ([],)),
+        (rdma_doubts, ([], {})),
+        (rdma_doubts, ({}, [])),
         (refused_extras, ([],)),
         (refused_extras, ("--seed",)),
         (fabric_of, ([],)),
         (fabric_of, ({},)),
         (fabric_of, ({"spark-01": "not json"},)),
         (fabric_of, ({"spark-01": 7},)),
+        (fabric_of, ({"spark-01": links(0)}, None, None, "fast")),
+        (fabric_of, ({"spark-01": links(0)}, None, None, -1)),
     ],
 )
 def test_nonsense_is_refused_by_the_filters_name(function: Any, arguments: tuple[Any, ...]) -> None:
@@ -204,6 +209,7 @@ def test_every_key_of_a_plan_is_documented() -> None:
         ("rank_group", rank_group({"deployment": "d", "spec": "s", "ranks": {}}, {})),
         ("kv_pool", kv_pool("", "vllm")),
         ("fabric_of", fabric_of({"spark-01": links(0)})["spark-01"]),
+        ("rdma_doubts", rdma_doubts({}, {})),
     ],
 )
 def test_every_key_of_the_others_is_documented(name: str, result: dict[str, Any]) -> None:
