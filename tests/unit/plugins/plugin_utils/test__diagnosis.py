@@ -138,9 +138,8 @@ def test_how_far_an_engine_was_that_was_never_ready() -> None:
 
 def test_of_ranks_that_were_not_ready_the_one_that_came_least_far_is_meant() -> None:
     late = end(90.0, 75, "the engine was not ready within the time allowed, 20 s")
-    cache = (8.0, "[engine] INFO GPU KV cache size: 61,440 tokens")
-    ahead = {"ranks": [rank(1, (5.0, "[engine] INFO Starting to load model x"), cache, end(89.0, 75, "the engine was not ready within the time allowed, 20 s"))]}
-    found = diagnose({"a": {"ranks": [rank(0, (5.0, "[engine] INFO Starting to load model x"), late)]}, "b": ahead})
+    load, cache = (5.0, "[engine] INFO Starting to load model x"), (8.0, "[engine] INFO GPU KV cache size: 61,440 tokens")
+    found = diagnose({"a": {"ranks": [rank(0, load, late)]}, "b": {"ranks": [rank(1, load, cache, late)]}})
     assert (found["class"], found["node"], found["rank"]) == ("timeout", "a", 0)
     assert "The engine was still busy: rank 0 loads the weights." in found["remedy"] and "slow on a" in found["remedy"]
 
