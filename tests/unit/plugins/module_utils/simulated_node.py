@@ -130,6 +130,7 @@ class SimulatedNode:
         self.ports: set[int] = set()
         self.unit_ports: dict[str, int] = {}
         self.inside: dict[int, set[int]] = {}  # ports in the network of a container, by its first process
+        self.models: dict[int, list[dict[str, str]]] = {}  # what an Ollama behind a port has loaded
         self.links: dict[str, dict[str, str]] = {}
         self.log: list[str] = []
         self.times: list[float] = []  # when each line of the log happened
@@ -335,6 +336,9 @@ class SimulatedNode:
 
     def listening_inside(self, pid: int) -> set[int]:
         return set(self.inside.get(pid, ()))
+
+    def loaded(self, ports: t.Collection[int]) -> list[dict[str, str]]:
+        return [row for port in ports for row in self.models.get(port, [])]
 
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         self.happened(f"evict {' '.join(paths)}")
