@@ -136,6 +136,7 @@ class SimulatedNode:
         self.times: list[float] = []  # when each line of the log happened
         self.die_after: int | None = None
         self.driver_keeps = False
+        self.stuck = "D"  # the state of what no signal ends
         self.deny: set[str] = set()
         self.next_pid = 9000
         self.starts: list[str] = []
@@ -400,7 +401,7 @@ class SimulatedHandle:
         return False
 
     def state(self) -> str | None:
-        return "D" if self.identity.pid in self.node.procs else None
+        return self.node.stuck if self.identity.pid in self.node.procs else None
 
     def close(self) -> None:
         pass

@@ -16,6 +16,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import J
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import RunResult
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
     Died,
@@ -293,11 +294,15 @@ def test_kill_leftovers_kills_what_ignored_term_after_the_grace_time(tmp_path):
     assert result["actions"][0]["result"] == "killed" and node.clock >= 7
 
 
-def test_stuck_in_the_kernel(tmp_path):
+@pytest.mark.parametrize("state", ["D", "R"])
+def test_stuck_in_the_kernel(tmp_path, state):
+    """Asleep in a driver, or spinning in it. It is not tried again and again."""
     node = SimulatedNode()
+    node.stuck = state
     node.add_process(Proc(50, "llama-server", gpu=GIB, unkillable=True))
     result = go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True)
-    assert result["verdict"] == "unkillable_reboot" and "state D" in result["actions"][0]["result"]
+    assert result["verdict"] == "unkillable_reboot" and f"state {state}" in result["actions"][0]["result"] and "reboot" in result["msg"]
+    assert node.signals == [(50, 15), (50, 9)]
 
 
 def test_respawning_names_who_starts_it_and_gives_up(tmp_path):
@@ -707,6 +712,41 @@ def test_unit_without_a_stop_timeout_gets_the_grace_time(tmp_path):
     node.systemd.start_stopping = start_stopping
     go(node, tmp_path, stop=["unit:t"], grace=7)
     assert asked == [7]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_unit_whose_stop_hangs_is_killed_whole_only_where_that_is_allowed(tmp_path, allowed):
+    """By its manager, which ends all that is in its control group."""
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", stop_seconds=None), Proc(70, "t", gpu=GIB), Proc(71, "VLLM::EngineCore", gpu=8 * GIB, parent=70))
+
+    def start_stopping(names, uid, timeout):
+        node.units["unit:t.service"] = node.units["unit:t.service"]._replace(active_state="deactivating")
+        node.clock += timeout
+        return _Hung()
+
+    kill = node.systemd.kill
+
+    def kill_all(name, uid, timeout):
+        kill(name, uid, timeout)
+        node.end_of(f"unit:{name}")
+
+    node.systemd.start_stopping, node.systemd.kill = start_stopping, kill_all
+    result = go(node, tmp_path, stop=["unit:t"], grace=7, kill_leftovers=allowed)
+    (stop,) = [row for row in result["actions"] if row["action"] == "stop"]
+    assert 7 <= node.clock < 10 and node.signals == []
+    assert ("kill t.service" in node.log) is allowed
+    if allowed:
+        assert (result["verdict"], stop["result"]) == ("freed", "killed")
+    else:
+        assert result["verdict"] == "still_held" and "'kill_leftovers: true' would allow SIGKILL" in stop["result"]
+
+
+class _Hung:
+    """A ``systemctl stop`` that was left at its deadline."""
+
+    def finish(self):
+        return RunResult(-9, timed_out=True)
 
 
 def test_unit_that_was_started_anew_meanwhile_is_left_alone_in_that_round(tmp_path):
