@@ -286,6 +286,18 @@ def test_bare_process_gets_term_only(tmp_path):
     assert "kill_leftovers" in result["actions"][0]["result"]
 
 
+def test_ray_workers_that_ray_stop_left_are_found_by_their_titles(tmp_path):
+    """That ``ray stop`` has ended well says nothing. Their parent is pid 1 then, and the kernel knows 15 characters of their titles."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "raylet", argv=("/usr/lib/ray/raylet", "--port=1")))
+    node.add_process(Proc(41, "gcs_server"))
+    node.add_process(Proc(50, "ray::RayWorkerW", gpu=20 * GIB, argv=("ray::RayWorkerWrapper.execute_method",)))
+    node.add_process(Proc(51, "ray::IDLE", gpu=GIB, argv=("ray::IDLE",)))
+    result = go(node, tmp_path, stop=["process:ray::*", "process:raylet", "process:gcs_server"])
+    assert result["verdict"] == "freed", result["msg"]
+    assert sorted(node.signals) == [(50, 15), (51, 15)], "what holds nothing is left alone"
+
+
 def test_kill_leftovers_kills_what_ignored_term_after_the_grace_time(tmp_path):
     node = SimulatedNode()
     node.add_process(Proc(50, "llama-server", gpu=GIB, ignores_term=True))
@@ -301,7 +313,7 @@ def test_stuck_in_the_kernel(tmp_path, state):
     node.stuck = state
     node.add_process(Proc(50, "llama-server", gpu=GIB, unkillable=True))
     result = go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True)
-    assert result["verdict"] == "unkillable_reboot" and f"state {state}" in result["actions"][0]["result"] and "reboot" in result["msg"]
+    assert result["verdict"] == "unkillable_reboot" and f"stuck in the kernel (state {state})" in result["actions"][0]["result"] and "reboot" in result["msg"]
     assert node.signals == [(50, 15), (50, 9)]
 
 
@@ -448,7 +460,9 @@ def test_signalling_that_is_not_permitted(tmp_path):
     assert go(node, tmp_path, stop=["process:llama*"])["verdict"] == "not_permitted"
 
 
-def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path):
+@pytest.mark.parametrize("place", ["unit:t.service", None])
+def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path, place):
+    """In the dead unit's control group, or elsewhere by now: it was in that unit when that was stopped."""
     node = SimulatedNode()
     node.add_unit(unit("t.service", kill_mode="process"), Proc(1000, "t", rss=GIB))
     node.add_process(Proc(1001, "VLLM::EngineCore", gpu=20 * GIB, unit=None))
@@ -458,7 +472,7 @@ def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path):
     def leave(key):
         end_of(key)
         node.procs.setdefault(1001, orphan)
-        node.procs[1001].unit = "unit:t.service"
+        node.procs[1001].unit = place
 
     node.end_of = leave
     node.procs[1001].unit = "unit:t.service"
