@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +85,44 @@ def not_run(name: str, why: str) -> Outcome:
     """A step that this machine cannot run. It stays visible: in the output where it would have been, and in the summary."""
     say(f"\n=== {name}\n!!! NOT RUN: {why}")
     return Outcome(name, NOT_RUN, 0.0, why)
+
+
+@contextmanager
+def beside(work: Callable[[], list[Outcome]]) -> Iterator[Callable[[], list[Outcome]]]:
+    """Run steps in a process of their own while the block runs; what it is given waits for them, prints all they said, and returns their outcomes."""
+    fork = multiprocessing.get_context("fork")
+    outcomes, told = fork.Pipe(duplex=False)
+    with tempfile.TemporaryFile() as said:
+
+        def apart() -> None:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            told.send(work())
+
+        def finished() -> list[Outcome]:
+            told.close()
+            ended: list[Outcome] | None
+            try:
+                ended = outcomes.recv()
+            except EOFError:
+                ended = None
+            process.join()
+            said.seek(0)
+            shutil.copyfileobj(said, sys.stdout.buffer)
+            sys.stdout.flush()
+            if ended is None:
+                raise RuntimeError("steps that ran beside others have not ended in order; why is said above")
+            return ended
+
+        sys.stdout.flush()
+        process = fork.Process(target=apart)
+        process.start()
+        try:
+            yield finished
+        finally:
+            if process.is_alive():
+                process.terminate()
+            process.join()
 
 
 def summary(outcomes: Sequence[Outcome]) -> int:

@@ -10,14 +10,13 @@ first (ansible/ansible#77304), where a small script of ours with the same job is
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
 from pathlib import Path
 
 from tools import checkout, environments, pythons
-from tools.console import Outcome, ToolError, call, main, need, not_run, step, summary
+from tools.console import Outcome, ToolError, beside, call, main, need, not_run, step, summary
 from tools.environments import Environment
 from tools.places import BUILD, cache_dir
 
@@ -96,22 +95,31 @@ def target_imports(environment: Environment, version: str) -> int:
     return call([*argv, *pins], variables, tree)
 
 
-def steps(extra: list[str]) -> list[Outcome]:
-    """Both cores, then the oldest target Python."""
-    outcomes = []
-    for name in ("dev", "newest"):
-        title = f"sanity, ansible-core {environments.KINDS[name].core}"
-        if name != "dev" and environments.available(name) is None:
-            outcomes.append(not_run(title, environments.missing(name)))
-            continue
-        environment = environments.ensure(name)
-        outcomes.append(step(f"{title}, Python {environment.python_version}", functools.partial(sanity, environment, extra)))
+def _every_test(name: str, extra: list[str]) -> Outcome:
+    """All of sanity on one core."""
+    title = f"sanity, ansible-core {environments.KINDS[name].core}"
+    if name != "dev" and environments.available(name) is None:
+        return not_run(title, environments.missing(name))
+    environment = environments.ensure(name)
+    return step(f"{title}, Python {environment.python_version}", lambda: sanity(environment, extra))
+
+
+def _oldest_target(name: str) -> Outcome:
+    """The modules' code on the oldest Python of a node, with this environment's core."""
     oldest = environments.TARGETS[0]
     title = f"sanity, module code on Python {oldest}"
     if pythons.find(oldest) is None:
-        return [*outcomes, not_run(title, environments.missing(f"target-{oldest}"))]
-    newest = "newest" if environments.available("newest") else "dev"
-    return [*outcomes, step(title, lambda: target_imports(environments.ensure(newest), oldest))]
+        return not_run(title, environments.missing(f"target-{oldest}"))
+    return step(title, lambda: target_imports(environments.ensure(name), oldest))
+
+
+def steps(extra: list[str]) -> list[Outcome]:
+    """Both cores at the same time, since most of it is one process that computes; then the oldest target Python."""
+    if not environments.available("newest"):
+        return [_every_test("dev", extra), _every_test("newest", extra), _oldest_target("dev")]
+    with beside(lambda: [_every_test("newest", extra), _oldest_target("newest")]) as finished:
+        oldest_core = _every_test("dev", extra)
+        return [oldest_core, *finished()]
 
 
 def _run() -> int:

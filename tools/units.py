@@ -15,7 +15,8 @@ from tools.environments import TARGETS, Environment
 from tools.places import BUILD, ROOT
 
 MODULE_TESTS = ("tests/unit/plugins/module_utils", "tests/unit/plugins/modules")
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+#: On every core. Neighbours stay together as far as that goes, for the fixtures that they share; ARGS='-n 0' for a debugger.
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal")
 #: Run on both cores' Pythons only: how the cost of a pattern grows is the same on all, and looking takes a minute each time.
 SAME_ON_ALL = "tests/unit/plugins/module_utils/test_patterns_are_linear.py"
 #: What is different where the plotting library is installed.

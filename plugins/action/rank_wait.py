@@ -80,6 +80,7 @@ class ActionModule(ActionBase):
                     "ended": state["ended"],
                     "status": state["status"],
                     "progress": state["progress"],
+                    "transports": state["transports"],
                     "seconds": round(waited, 1),
                 }
             time.sleep(wanted["interval"])

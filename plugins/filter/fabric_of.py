@@ -18,7 +18,7 @@ description:
     (a jump host) is reached over the fabric, which does not disqualify it.
   - Among several, subnets with active RDMA devices on all nodes come first, then the faster link, then the one without a default route.
   - A veth pair between two machines looks like a container's link by its driver, so links are judged by name, bridge membership and Docker's prefixes.
-positional: _input, subnet, management
+positional: _input, subnet, management, min_speed
 options:
   _input:
     description:
@@ -35,6 +35,12 @@ options:
     type: list
     elements: str
     default: []
+  min_speed:
+    description:
+      - What a link of the fabric has to run at, in Gb/s. A slower one is a problem. V(0) is anything.
+      - Where it is not given (or empty), the 200 Gb/s of a DGX Spark's port are expected, and a slower link is only a warning.
+      - Links whose speed is not known, and virtual ones, are not judged.
+    type: float
 seealso:
   - module: unimem.dgx_spark.fabric_info
 """
@@ -57,7 +63,7 @@ _value:
   description:
     - For each node a dictionary with its C(name), C(interface), C(address), C(prefix), C(network), C(mtu), C(speed_mbps), C(rdma_devices) (the active ones, on
       both twins of a cable), C(rdma_inactive), C(rdma_character_devices), C(default_route), C(also) (further interfaces on the nodes'
-      common subnets) and C(problems) (texts).
+      common subnets), C(problems) (texts about what has to be mended) and C(warnings) (texts about what is doubtful).
   type: dict
   sample:
     spark-01:
@@ -74,6 +80,7 @@ _value:
       default_route: false
       also: []
       problems: []
+      warnings: []
 """
 
 from collections.abc import Callable, Mapping
@@ -84,12 +91,18 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._fabric import FabricError, choose_fabric
 
 
-def fabric_of(nodes: Any, subnet: str | None = None, management: list[str] | None = None) -> dict[str, dict[str, Any]]:
+def fabric_of(nodes: Any, subnet: str | None = None, management: list[str] | None = None, min_speed: Any = None) -> dict[str, dict[str, Any]]:
     """Choose the fabric of a group of nodes; see DOCUMENTATION."""
     if not isinstance(nodes, Mapping):
         raise AnsibleFilterError(f"unimem.dgx_spark.fabric_of needs a dictionary of nodes, not {type(nodes).__name__}")
     try:
-        return choose_fabric(nodes, subnet=subnet or None, management=management or [])
+        wanted = None if min_speed is None or str(min_speed).strip() == "" else float(min_speed)
+    except (TypeError, ValueError):
+        wanted = -1.0
+    if wanted is not None and not 0 <= wanted < 1e6:
+        raise AnsibleFilterError(f"unimem.dgx_spark.fabric_of: min_speed is '{min_speed}', not a number of Gb/s like 200 (0: any)")
+    try:
+        return choose_fabric(nodes, subnet=subnet or None, management=management or [], min_speed=wanted)
     except FabricError as exc:
         raise AnsibleFilterError(f"unimem.dgx_spark.fabric_of: {exc}") from exc
 

@@ -13,14 +13,20 @@ author:
 description:
   - Says of the arguments and environment variables that a user adds to an engine which of them a launch refuses, since the role
     P(unimem.dgx_spark.tp_launch#role) sets them itself or since they are none.
+  - With O(hosts), says so of all settings, a KV cache in bytes for an engine that has no option for it, say, or a port that is given twice.
   - P(unimem.dgx_spark.engine_plan#filter) refuses the same. It needs the nodes' fabric for its plan; this filter does not.
-positional: _input
+positional: _input, hosts
 options:
   _input:
     description:
-      - The settings, named as the variables of the role without their prefix. C(engine), C(extra_args) and C(env) are looked at.
+      - The settings, named as the variables of the role without their prefix. Without O(hosts), C(engine), C(extra_args) and C(env) are looked at.
     type: dict
     required: true
+  hosts:
+    description:
+      - The names of the hosts of the group.
+    type: list
+    elements: str
 seealso:
   - plugin: unimem.dgx_spark.engine_plan
     plugin_type: filter
@@ -42,14 +48,14 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - What is refused, each a sentence that begins with the setting. Empty when nothing is. Values are not repeated.
+    - What is refused, each a sentence. Empty when nothing is. Values of C(extra_args) and C(env) are not repeated.
   type: list
   elements: str
   sample:
     - extra_args has --headless, which the role sets itself; use the variable for it
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -57,11 +63,11 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _launch_plan
 
 
-def refused_extras(settings: Any) -> list[str]:
+def refused_extras(settings: Any, hosts: Sequence[str] | None = None) -> list[str]:
     """Tell what is refused; see DOCUMENTATION."""
     if not isinstance(settings, Mapping):
         raise AnsibleFilterError(f"unimem.dgx_spark.refused_extras needs a dictionary of settings, not {type(settings).__name__}")
-    return _launch_plan.refused_extras(settings)
+    return _launch_plan.refused_extras(settings, hosts or ())
 
 
 class FilterModule:

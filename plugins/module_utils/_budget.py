@@ -16,6 +16,7 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _engine_check as checks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._divisibility import check_split, sizes_that_divide
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._engine_check import Check, Version, parse_version
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._hazards import fragmentation, watchdogs
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._kv import (
     SGLANG_STATE_RATIO,
     KvSettings,
@@ -120,6 +121,9 @@ class _Budget:
         shortfall = max(0, need - self.pool.allocatable) if need is not None and self.pool.allocatable is not None else None
         low, high = self._uncertainty(need)
         self._last_problems(need, verdict, freed, concurrency)
+        self._hazards(need, verdict, freed)
+        found_remedies = self._remedies()
+        self._say_floor(need, verdict)
         budget: dict[str, t.Any] = {
             "verdict": verdict,
             "fits": verdict in FIT_VERDICTS,
@@ -135,9 +139,10 @@ class _Budget:
             "engine_check": check,
             "recommend": recommend,
             "will_take": self._will_take(terms, need, outside),
+            "floor": self._floor(),
             "uncertainty": {"need_low": low, "need_high": high},
             "kv_layout": self._layout(cache),
-            "remedies": self._remedies(),
+            "remedies": found_remedies,
             "context_length": self.context or None,
             "concurrency": request.concurrency,
             "weights_source": self.weights.source if self.weights else None,
@@ -255,8 +260,10 @@ class _Budget:
             eager=request.eager,
             weights=weights,
             overrides=request.overheads,
+            object_store=request.ray_object_store_memory,
         )
         self.assumptions.extend(self.overheads.assumptions)
+        self._shared_memory()
         kv, state = self.demand_kv, self.demand_state
         if request.kv_cache_memory is not None and self.model is not None:
             # the engine takes all of it; what of it holds state is what the requests need
@@ -291,6 +298,26 @@ class _Budget:
             "host_process": host,
             "reserve": reserve,
         }
+
+    def _shared_memory(self) -> None:
+        """What of the pool the container's /dev/shm may take, and what of that is counted."""
+        request = self.request
+        if request.shm_size is None or not self.pool.unified:
+            return
+        # Between nodes NCCL uses none of it; what vLLM's ranks of one node share was seen with 25 to 250 MB after kills.
+        inside = "the engine's message queues"
+        if request.engine == "vllm_ray":
+            inside = f"Ray's object store of {format_size(request.ray_object_store_memory)} and {inside}"
+            if request.ray_object_store_memory > request.shm_size:
+                self.problems.add(
+                    "object_store_beyond_shm",
+                    f"Ray's object store of {format_size(request.ray_object_store_memory)} is larger than /dev/shm of {format_size(request.shm_size)}; "
+                    "Ray then keeps it in files below /tmp, which are slow.",
+                )
+        self.assumptions.append(
+            f"/dev/shm of the rank's container is of the same pool and may grow to {format_size(request.shm_size)}. That is a limit: counted, in "
+            f"host_process, is what fills it, {inside}; what anything else puts there is not."
+        )
 
     def _outside(self, terms: t.Mapping[str, int | None]) -> int:
         """What is taken beside the share that the engine counts as its own."""
@@ -341,6 +368,15 @@ class _Budget:
             return int(before * fraction) >= static
         return True
 
+    def _floor(self) -> int:
+        """What has to remain beside the need: only where a utilization, and no reserve, decides what does."""
+        return self.request.floor if self.pool.unified and self._fills_share() else 0
+
+    def _leaves_floor(self, room: int, need: int) -> bool:
+        """Whether enough remains available with *room* bytes, page cache evicted; more never makes it false."""
+        floor = self._floor()
+        return not floor or room - need >= floor
+
     def _balanced(self, free: int) -> bool:
         """Whether this node has so much, with *free* bytes, that SGLang takes its ranks for alike. Of the node with less: the other one is not at fault."""
         others = [figure for figure in (_available_of(peer) for peer in self.request.peers) if figure is not None]
@@ -361,16 +397,17 @@ class _Budget:
         if self.problems.errors():
             return DOES_NOT_FIT
         free, allocatable = self.pool.free_now or 0, self.pool.allocatable
-        if self._fits_at(free, terms, need, outside):
-            return FITS
-        if self._fits_at(allocatable, terms, need, outside):
-            return AFTER_EVICTION
+        if self._leaves_floor(allocatable, need):
+            if self._fits_at(free, terms, need, outside):
+                return FITS
+            if self._fits_at(allocatable, terms, need, outside):
+                return AFTER_EVICTION
         if not self.request.stoppable:
             return DOES_NOT_FIT
         owners = stoppable_owners(self._processes(), self.request.stoppable)
         if any(not owner.known for owner in owners):
             self.assumptions.append("The driver does not say how much memory some stoppable processes hold; they count as nothing.")
-        chosen = cheapest(owners, lambda freed: self._fits_at(allocatable + freed, terms, need, outside))
+        chosen = cheapest(owners, lambda freed: self._leaves_floor(allocatable + freed, need) and self._fits_at(allocatable + freed, terms, need, outside))
         self.stop = chosen or []
         return AFTER_STOPPING if chosen else DOES_NOT_FIT
 
@@ -631,6 +668,35 @@ class _Budget:
         if concurrency is not None and self.model is not None and not self.per_token and not self.per_sequence:
             self.problems.add("no_cache", "This model has neither KV cache nor state that is known.")
 
+    def _hazards(self, need: int | None, verdict: str, freed: int) -> None:
+        """What can end the launch all the same, of a plan that fits."""
+        facts, allocatable = self.request.gpu_memory, self.pool.allocatable
+        taken = self._will_take(self.terms, need, self.outside)
+        if verdict not in FIT_VERDICTS or taken is None or allocatable is None or not self.pool.unified:
+            return
+        crumbs = None if self.version.cpu else fragmentation(facts, taken - (self.terms["host_process"] or 0), allocatable + freed)
+        if crumbs is not None:
+            self.problems.add("memory_fragmented", crumbs)
+        for text in watchdogs(facts, allocatable + freed - taken):
+            self.problems.add("watchdog_above_floor", text)
+
+    def _say_floor(self, need: int | None, verdict: str) -> None:
+        """Where it is the floor that a plan fails at: how much remains, and what would do."""
+        pool, floor = self.pool, self._floor()
+        if verdict != DOES_NOT_FIT or need is None or not floor or pool.allocatable is None or not pool.total or self.problems.errors():
+            return
+        room = pool.allocatable + sum(owner.memory for owner in stoppable_owners(self._processes(), self.request.stoppable))
+        if not 0 <= room - need < floor:
+            return
+        most = min(_MAX_UTILIZATION, math.floor((room - self.outside - floor) / pool.total * 100) / 100)
+        holds = most * pool.total >= self._own(self.terms) + self.demand_kv + self.demand_state + self._null_block()
+        would = f"gpu_memory_utilization {most:g} would leave it" if most > 0 and holds else "no gpu_memory_utilization leaves it and holds what is asked for"
+        self.problems.error(
+            "below_memory_floor",
+            f"At gpu_memory_utilization {self.request.gpu_memory_utilization:g} vLLM fills its share with KV cache, and {format_size(room - need)} remain of "
+            f"the {format_size(room)} that can be had: below the memory floor of {format_size(floor)}, at which the ranks are killed; {would}.",
+        )
+
     def _remedies(self) -> list[dict[str, t.Any]]:
         """What would help, the cheapest first; each was tried with a budget of its own."""
         pool, request = self.pool, self.request
@@ -643,7 +709,13 @@ class _Budget:
 
         others: list[Owner] = []
         if self.verdict == DOES_NOT_FIT and not self.problems.errors():
-            others = cheapest(permitted(self._processes()), lambda freed: self._fits_at(allocatable + freed, terms, need, outside)) or []
+            others = (
+                cheapest(
+                    permitted(self._processes()),
+                    lambda freed: self._leaves_floor(allocatable + freed, need) and self._fits_at(allocatable + freed, terms, need, outside),
+                )
+                or []
+            )
         demand = self.demand_kv + self.demand_state + self._null_block()
         advice = self._recommend(terms, need, outside, allocatable)
         return remedies(

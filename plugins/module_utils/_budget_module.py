@@ -107,6 +107,9 @@ def build_request(params: t.Mapping[str, t.Any], problems: Problems) -> Request:
         language_model_only=params["language_model_only"],
         eager=params["eager"],
         reserve=_size(params, "reserve") or 0,
+        floor=_size(params, "floor") or 0,
+        shm_size=_size(params, "shm_size"),
+        ray_object_store_memory=_size(params, "ray_object_store_memory") or 0,
         overheads=_overheads(params["overheads"] or {}),
         stoppable=parse_selectors(params["stoppable"] or []),
     )

@@ -779,6 +779,14 @@ CAUSES: tuple[Cause, ...] = (
         "no subnet is shared by all nodes",
         "Give the two ends of the cable addresses in one subnet, and set the links up: the message lists what each node has.",
     ),
+    _c(
+        "socket_fallback",
+        "network",
+        "unimem",
+        ROOT,
+        "tp_launch_rdma_strict: false only says it",
+        "NCCL could not use the RDMA devices of {node}: the message says what it needs in the container.",
+    ),
     _c("fabric_problem", "network", "unimem", ROOT, "tp_launch_fabric_strict: false only says it", "The message says what is wrong with the link."),
     _c(
         "ssh_key",

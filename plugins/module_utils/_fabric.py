@@ -55,6 +55,11 @@ _REJECTED_KINDS = {
     "ipip": "a tunnel",
     "sit": "a tunnel",
 }
+#: Gb/s that a healthy port of a DGX Spark runs at: both halves of a port say 200 (Ethernet and RoCE), though each is fed by a PCIe Gen5 x4
+#: that carries about 100 (92.57 and 97.28 measured with ib_write_bw over one cable).
+SPARK_SPEED = 200.0
+#: Kinds of links that have a real speed, beside those without a kind: a vlan has its parent's, a bond its ports'. A veth's is made up.
+_REAL_KINDS = ("", "vlan", "bond")
 _UP_STATES = ("UP", "UNKNOWN")  # a point-to-point or virtual link that carries traffic may say UNKNOWN
 
 
@@ -233,8 +238,7 @@ def _candidates(interfaces: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[
     """Usable (interface, address) pairs by subnet, the one to use first: active RDMA, then speed, then the name."""
 
     def rank(entry: Mapping[str, Any]) -> tuple[bool, int, str]:
-        active = any(device.get("state") == "ACTIVE" for device in entry.get("rdma") or [])
-        return (not active, -(entry.get("speed_mbps") or 0), str(entry.get("name", "")).lower())
+        return (not _is_active(entry), -(entry.get("speed_mbps") or 0), str(entry.get("name", "")).lower())
 
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in sorted(interfaces, key=rank):
@@ -284,7 +288,7 @@ def netplan_advice(nodes: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
         free = [entry for entry in interfaces if reject_reason(entry) is None and not entry.get("default_route") and not _has_address(entry)]
         if not free:
             return ""
-        best = min(free, key=lambda entry: (not any(device.get("state") == "ACTIVE" for device in entry.get("rdma") or []), -(entry.get("speed_mbps") or 0)))
+        best = min(free, key=lambda entry: (not _is_active(entry), -(entry.get("speed_mbps") or 0)))
         advice += (
             f"\n\nOn {node}, as root: write this to /etc/netplan/40-spark-fabric.yaml, `chmod 600` it, and run `netplan apply`:\n"
             f"network:\n  version: 2\n  ethernets:\n    {best['name']}:\n      dhcp4: false\n      mtu: 9000\n      addresses: [{subnet[10 + number]}/24]"
@@ -309,16 +313,18 @@ def choose_fabric(
     nodes: Mapping[str, Any],
     subnet: str | None = None,
     management: Iterable[str] = (),
+    min_speed: float | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Choose the fabric of a group of nodes.
 
     ``nodes`` maps each node's name to its reading. ``subnet`` names the fabric when it cannot be told apart.
     ``management`` holds addresses or subnets that are the management network, whatever else speaks for them.
+    ``min_speed`` is what a link has to run at, in Gb/s (0: anything); None: what a Spark's runs at, of which only a warning comes.
 
     Returns for each node: its ``name``, ``interface``, ``address``, ``prefix``, ``network``, ``mtu``, ``speed_mbps``,
     ``rdma_devices`` (active ones, over all fabric subnets, so that both twins of a cable are used),
     ``rdma_inactive``, ``rdma_character_devices`` (below /dev/infiniband), ``default_route``, ``also`` (other usable
-    interfaces of the nodes' common subnets) and ``problems`` (texts that a preflight turns into a failure).
+    interfaces of the nodes' common subnets), ``problems`` (texts that a preflight turns into a failure) and ``warnings`` (texts that it only says).
     Raises :class:`FabricError` when no subnet qualifies.
     """
     if not nodes:
@@ -372,7 +378,7 @@ def choose_fabric(
 
     def rank(network: str) -> tuple[Any, ...]:
         chosen = [candidates[node][network][0]["entry"] for node in nodes]
-        active = all(any(device.get("state") == "ACTIVE" for device in entry.get("rdma") or []) for entry in chosen)
+        active = all(_is_active(entry) for entry in chosen)
         speed = min(entry.get("speed_mbps") or 0 for entry in chosen)
         outward = any(entry.get("default_route") for entry in chosen)
         net = ipaddress.ip_network(network)
@@ -410,9 +416,32 @@ def choose_fabric(
             "default_route": bool(entry.get("default_route")),
             "also": also,
             "problems": [],
+            "warnings": [],
         }
+        carrying = [entry, *(pair["entry"] for network in order for pair in candidates[node][network] if _is_active(pair["entry"]))]
+        slow = _slow_links(node, carrying, SPARK_SPEED if min_speed is None else min_speed)
+        result[node]["warnings" if min_speed is None else "problems"].extend(slow)
     _compare(result)
     return result
+
+
+def _is_active(entry: Mapping[str, Any]) -> bool:
+    return any(device.get("state") == "ACTIVE" for device in entry.get("rdma") or [])
+
+
+def _slow_links(node: str, links: Iterable[Mapping[str, Any]], wanted: float) -> list[str]:
+    """The links that run slower than wanted. The two ends of one cable agree on a speed, so no comparison of nodes finds that."""
+    found: list[str] = []
+    for entry in links:
+        if str(entry.get("kind") or "") not in _REAL_KINDS:
+            continue
+        figures = {str(entry["name"]): (entry.get("speed_mbps") or 0) / 1000}
+        figures.update({str(device["device"]): device.get("rate_gbps") or 0 for device in entry.get("rdma") or [] if device.get("state") == "ACTIVE"})
+        slow = " and ".join(f"{name} at {speed:g}" for name, speed in figures.items() if 0 < speed < wanted)
+        text = f"on {node} {slow} Gb/s is slower than {wanted:g}: a degraded link; reseat or replace the cable, and see what 'ethtool {entry['name']}' says"
+        if slow and text not in found:
+            found.append(text)
+    return found
 
 
 def _compare(chosen: Mapping[str, dict[str, Any]]) -> None:

@@ -33,7 +33,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import for
 _MAX_LISTING: t.Final = 32 << 20
 _UNFINISHED: t.Final = ".incomplete"
 #: Named for one process: no other will ever go on with it. Without the eight digits, older clients do.
-_ABANDONED: t.Final = re.compile(r"(?P<blob>.{1,200})\.[0-9a-f]{8}\.incomplete")
+_ABANDONED: t.Final = re.compile(r"(?<=.)\.[0-9a-f]{8}\.incomplete\Z")
 
 
 @dataclass
@@ -218,8 +218,9 @@ def remove_abandoned(place: Place) -> int:
     """
     freed = 0
     for path in list(unfinished(place)):
-        match = _ABANDONED.fullmatch(os.path.basename(path))
-        lock = _lock_of(place, path, match["blob"]) if match else ""
+        name = os.path.basename(path)
+        match = _ABANDONED.search(name)
+        lock = _lock_of(place, path, name[: match.start()]) if match else ""
         if not lock:
             continue
         size = _on_disk(path)

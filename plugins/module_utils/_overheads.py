@@ -59,6 +59,8 @@ API_SERVER: t.Final = Constant(
     int(1.3 * GIB), int(1.1 * GIB), int(5.6 * GIB), "API server and engine core, resident; tonyd2wild GLM53#118 saw 5.6 GiB outside vLLM's budget"
 )
 RAY: t.Final = Constant(1 * GIB, int(0.4 * GIB), 2 * GIB, "raylet, GCS, an object store capped at 1 GiB (0.4 to 1 GB seen; committed as it fills)")
+#: The object store that RAY was measured with.
+OBJECT_STORE: t.Final = 1 * GIB
 #: Held only while weights are loaded or kernels compiled, before the KV cache is allocated.
 LOADER_PEAK: t.Final = Constant(int(4.4 * GIB), 1 * GIB, 8 * GIB, "InstantTensor loader +4.4 GiB (GLM53#204)")
 JIT_PEAK: t.Final = Constant(2 * GIB, 0, 8 * GIB, "compilers of a cold kernel cache (eugr/spark-vllm-docker#52, #389)")
@@ -91,6 +93,7 @@ def overhead_terms(
     eager: bool,
     weights: int,
     overrides: t.Mapping[str, int],
+    object_store: int = OBJECT_STORE,
 ) -> Terms:
     """Return the overheads of one rank.
 
@@ -98,6 +101,7 @@ def overhead_terms(
     :param ranks: tensor times pipeline ranks of the deployment.
     :param weights: bytes of weights of this rank.
     :param overrides: measured bytes by term, which replace the constants.
+    :param object_store: bytes that Ray's object store may take of /dev/shm; what is beyond the one that RAY was measured with is added.
     """
     assumptions: list[str] = []
     activations = _activations(batched_tokens, weights, cpu)
@@ -105,7 +109,7 @@ def overhead_terms(
     context = (0, 0, 0) if cpu else _of(CUDA_CONTEXT)
     communication = (0, 0, 0) if ranks == 1 or cpu else _of(COMMUNICATION)
     host = _of(API_SERVER) if head else (0, 0, 0)
-    ray = _of(RAY) if engine == "vllm_ray" else (0, 0, 0)
+    ray = _add(_of(RAY), _fixed(max(0, object_store - OBJECT_STORE))) if engine == "vllm_ray" else (0, 0, 0)
     peak = (0, 0, 0) if cpu else (LOADER_PEAK.low + JIT_PEAK.low, LOADER_PEAK.value + JIT_PEAK.value, LOADER_PEAK.high + JIT_PEAK.high)
     if cpu:
         assumptions.append("The engine is vLLM's CPU backend: no CUDA context, no graphs.")

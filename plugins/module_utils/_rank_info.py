@@ -302,7 +302,8 @@ def read_node(
     started = [rank["started"] or rank["created"] for rank in ranks if rank["started"] or rank["created"]]
     since = min(started) - BEFORE if started else now() - WITHOUT_RANKS
     short = min(10.0, seconds)
-    result: dict[str, t.Any] = {"ranks": ranks, "engine": reason, "ports": read_ports(world, ports, short, containers=[rank["id"] for rank in ranks if rank["running"]])}
+    own = [rank["id"] for rank in ranks if rank["running"]]
+    result: dict[str, t.Any] = {"ranks": ranks, "engine": reason, "ports": read_ports(world, ports, short, containers=own)}
     if around:
         result["journal"] = read_journal(world, since, short)
         result["docker"] = read_docker_unit(world, short)

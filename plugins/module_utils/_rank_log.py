@@ -5,7 +5,8 @@
 # PRIVATE to this collection: it can change at any time without notice.
 
 """A rank's log, read once from its beginning and kept in bounded form, however long it is: its first and last lines, the known
-messages in it, how it ended, and what rank_supervisor.py says of clocks and memory. Secrets are masked in all that is kept.
+messages in it, how it ended, which transport NCCL chose, and what rank_supervisor.py says of clocks and memory. Secrets are masked in
+all that is kept.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ FINDINGS = 12
 #: Readings of the memory kept; beyond that every second one is dropped.
 SAMPLES = 400
 
+#: Transports kept of a log: by their name and the node that chose them.
+TRANSPORTS = 16
+
 #: How rank_supervisor.py ends a rank whose end is another rank's doing.
 PEER_ENDED, PEER_LOST, STOPPED = 70, 71, 143
 
@@ -38,6 +42,11 @@ _PROCESS = re.compile(r"^\[(?P<process>[a-z0-9_-]{1,40})\] ")
 _END = re.compile(r"^\S{20} ending with status (?P<status>\d{1,3}): (?P<reason>.{1,1000})")
 _CLOCK = re.compile(r"^\S{20} met rank 0; its clock is (?P<offset>[+-]\d{1,12}\.\d{1,6}) s from this one")
 _MEMORY = re.compile(r"^\S{20} memory: (?P<available>\d{1,9}) MiB available, (?P<free>\d{1,9}) MiB free, (?P<cache>\d{1,9}) MiB cached")
+
+#: What NCCL prints with NCCL_DEBUG=INFO: once for each communicator (2.4 to 2.31), and once for each connection.
+_TRANSPORT = re.compile(r"NCCL INFO (?:Using network |Assigned NET plugin |Channel [^\n]{1,80}? via NET/)(?P<name>[A-Za-z0-9_]{1,40})")
+#: Whose line it is, where Ray shows the head's log the words of another node's process.
+_RAY_PROCESS = re.compile(r"\([^()\n]{1,60} pid=[0-9]{1,9}, ip=(?P<address>[0-9A-Fa-f.:]{2,45})\)")
 
 
 def parse_stamp(text: str) -> float | None:
@@ -66,6 +75,7 @@ class RankLog:
         self._found: dict[int, list[dict[str, t.Any]]] = {}
         self._exceptions: list[dict[str, t.Any]] = []
         self._end: dict[str, t.Any] | None = None
+        self._transports: list[dict[str, str]] = []
         self._offset: float | None = None
         self._memory: list[list[float]] = []
         self._every = 1
@@ -90,6 +100,8 @@ class RankLog:
         if len(text) > LINE_LENGTH:
             text = text[:LINE_LENGTH] + CUT
         self._look(time, process, text)
+        if "NCCL INFO" in text:
+            self._transport(text)
         self._keep(f"{stamp} " if stamp else "", process, text)
 
     def _time(self, stamp: str) -> float | None:
@@ -128,6 +140,15 @@ class RankLog:
                 self._memory = self._memory[::2]
                 self._every *= 2
 
+    def _transport(self, text: str) -> None:
+        found = _TRANSPORT.search(text)
+        if found is None or len(self._transports) >= TRANSPORTS:
+            return
+        other = _RAY_PROCESS.search(text)
+        entry = {"name": found["name"], "address": other["address"] if other is not None else ""}
+        if entry not in self._transports:
+            self._transports.append(entry)
+
     def _look(self, time: float, process: str, text: str) -> None:
         if process == "rank" and f"ending with status {PEER_ENDED}:" in text:
             return  # another rank's words
@@ -155,6 +176,7 @@ class RankLog:
             "found": sorted((entry for kept in self._found.values() for entry in kept), key=lambda entry: t.cast(float, entry["time"])),
             "exceptions": self._exceptions,
             "end": self._end,
+            "transports": self._transports,
             "clock_offset": self._offset,
             "memory": self._memory,
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._overheads import RESERVE
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._overheads import OBJECT_STORE, RESERVE
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._safetensors import Checkpoint
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
 
@@ -45,5 +45,10 @@ class Request:
     language_model_only: bool = False
     eager: bool = False
     reserve: int = RESERVE
+    #: What has to remain available where a utilization decides what remains; below it the node kills the ranks.
+    floor: int = 0
+    #: The limit of the container's /dev/shm, and of Ray's object store in it.
+    shm_size: int | None = None
+    ray_object_store_memory: int = OBJECT_STORE
     overheads: t.Mapping[str, int] = field(default_factory=dict)
     stoppable: t.Sequence[Selector] = ()

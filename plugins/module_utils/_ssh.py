@@ -128,7 +128,10 @@ def refusal(peer: Peer, stderr: str) -> str:
     said = stderr.strip().splitlines()[-1] if stderr.strip() else "no message"
     lower = stderr.lower()
     if "permission denied" in lower or "too many authentication failures" in lower:
-        remedy = "this node's user has no key there: run `ssh-keygen -t ed25519` (once) and `ssh-copy-id " + peer.login + "` on this node"
+        remedy = (
+            "this node's user has no key there: run `ssh-keygen -t ed25519` (once) and `ssh-copy-id " + peer.login + "` on this node, or have a key made "
+            "for the copy alone (model_sync_temporary_key: true, for the image image_build_temporary_key: true)"
+        )
     elif "host key verification failed" in lower or "identification has changed" in lower:
         remedy = "the machine behind this address has another host key than the node that Ansible reached: the address is that of another machine"
     elif "timed out" in lower or "no route" in lower or "unreachable" in lower:

@@ -134,7 +134,8 @@ ranks:
       description:
         - C(head) and C(tail), the first and last lines, and C(left_out), how many are between them. C(found), known messages with C(time), C(process),
           C(cause), C(fields) and C(line); C(exceptions), other exceptions; C(end) with C(time), C(status) and C(reason); C(clock_offset), how far
-          rank 0's clock is ahead; C(memory), readings of the pool with time, available, free and cached bytes; C(reason), why the log could not be read.
+          rank 0's clock is ahead; C(transports), what NCCL says that it uses between the nodes, each with C(name) and, where another node's process said
+          it, its C(address); C(memory), readings of the pool with time, available, free and cached bytes; C(reason), why the log could not be read.
       type: dict
 engine:
   description: Why the container engine could not be asked, or null.

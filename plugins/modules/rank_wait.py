@@ -98,6 +98,16 @@ progress:
   returned: success
   type: str
   sample: loads the weights, 43 %
+transports:
+  description:
+    - Which transports NCCL has said that it uses between the nodes, each once, namely its C(name) (C(IB) is RDMA, C(Socket) is TCP) and the C(address)
+      of the node whose process said so, empty for this one. Empty where NCCL says nothing, as it does without C(NCCL_DEBUG=INFO).
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - name: IB
+      address: ''
 seconds:
   description: How long it was waited for.
   returned: success

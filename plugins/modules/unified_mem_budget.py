@@ -150,6 +150,26 @@ options:
         A problem (C(little_left_for_system)) says when it leaves less than this.
     type: raw
     default: 8 GiB
+  floor:
+    description:
+      - Memory that has to remain available beside the rank where O(gpu_memory_utilization) alone decides what remains, such as the O(floor) below which
+        M(unimem.dgx_spark.node_lease) kills the ranks. It is not added to the need.
+      - Where less remains, also after all stopping that O(stoppable) allows, the verdict is no fit, and a problem (C(below_memory_floor)) says what
+        remains and which utilization would do. V(0) asks for nothing.
+    type: raw
+    default: 0
+  shm_size:
+    description:
+      - The size of C(/dev/shm) in the rank's container, which is a part of the same pool. It is a limit and nothing is added for it, since what the engines put
+        there is counted already; RV(budget.assumptions) says what.
+      - A problem (C(object_store_beyond_shm)) says when O(ray_object_store_memory) is more than this.
+    type: raw
+  ray_object_store_memory:
+    description:
+      - What Ray's object store may take. What is more than the 1 GiB that the constant V(ray) was measured with is added to C(host_process), unless
+        O(overheads) has V(ray). For O(engine=vllm_ray).
+    type: raw
+    default: 1 GiB
   overheads:
     description:
       - Figures measured on your own nodes, by term. Each replaces the built-in constant of that term.
@@ -290,6 +310,10 @@ budget:
         - With O(mem_fraction_static) SGLang fills its share with KV cache, which may be more than the need.
       type: int
       returned: always
+    floor:
+      description: What has to remain available beside the need, by O(floor). Zero where O(gpu_memory_utilization) does not decide what remains.
+      type: int
+      returned: always
     uncertainty:
       description: The need with the lowest and the highest figures seen for the overheads, C(need_low) and C(need_high).
       type: dict
@@ -326,7 +350,10 @@ budget:
       elements: str
       returned: always
     problems:
-      description: What is wrong or doubtful, each with C(code), C(message) and C(severity) (V(error) or V(warning)).
+      description:
+        - What is wrong or doubtful, each with C(code), C(message) and C(severity) (V(error) or V(warning)).
+        - Among the warnings are C(memory_fragmented), where the free memory is in pieces that the GPU driver may not be able to use, and
+          C(watchdog_above_floor), where earlyoom, systemd-oomd or nohang would kill before the pool is as full as planned.
       type: list
       elements: dict
       returned: always
@@ -364,6 +391,9 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "language_model_only": {"type": "bool", "default": False},
     "eager": {"type": "bool", "default": False},
     "reserve": {"type": "raw", "default": "8 GiB"},
+    "floor": {"type": "raw", "default": 0},
+    "shm_size": {"type": "raw"},
+    "ray_object_store_memory": {"type": "raw", "default": "1 GiB"},
     "overheads": {"type": "dict", "default": {}},
     "stoppable": {"type": "list", "elements": "str", "default": []},
     "fail": {"type": "bool", "default": True},

@@ -44,6 +44,10 @@ COMPARED, GUESSED = 0.3, 3.0
 CLOCK_NOISE = 10.0
 #: Seconds after the first end in which another rank may still say why: its process has to come down first.
 LATE = 5.0
+#: How a host's message begins that only ended because another one did (roles/tp_launch/tasks/failed.yml).
+ELSEWHERE = "Another host failed."
+#: The cause that all ranks name when one of them is not ready in time.
+NOT_READY = "not_ready"
 #: Seconds that a restart of the container engine may take.
 RESTART = 180.0
 
@@ -108,12 +112,18 @@ def numbers(name: str, node: Mapping[str, t.Any]) -> dict[str, str]:
 
 def _progress(node: Mapping[str, t.Any]) -> str:
     """How far the engine was in each rank of a node, by what the rank's log says."""
-    found = []
-    for rank in node.get("ranks") or []:
-        log = rank.get("log") or {}
-        words = reached([str(line) for line in (*(log.get("head") or []), *(log.get("tail") or []))])
-        found += [f"rank {rank.get('rank')} {words}"] if words else []
-    return "; ".join(found)
+    return "; ".join(f"rank {rank.get('rank')} {words}" for rank in node.get("ranks") or [] for words in [_far(rank)[1]] if words)
+
+
+def _far(rank: Mapping[str, t.Any]) -> tuple[int, str]:
+    log = rank.get("log") or {}
+    return reached([str(line) for line in (*(log.get("head") or []), *(log.get("tail") or []))])
+
+
+def own_message(node: Mapping[str, t.Any]) -> str:
+    """What the task said that failed on this node itself. That another host failed is nobody's cause, and what follows it quotes that host."""
+    message = str((node.get("failure") or {}).get("message") or "").strip()
+    return "" if message.startswith(ELSEWHERE) else message
 
 
 class _Fields(dict[str, str]):
@@ -231,7 +241,7 @@ class _Collector:
 
     def _task(self, name: str, node: Mapping[str, t.Any]) -> None:
         """The first lines of the message of the task that failed: what the play itself found. Further down a log may be quoted."""
-        for line in str((node.get("failure") or {}).get("message") or "").splitlines()[:3]:
+        for line in own_message(node).splitlines()[:3]:
             match = find(line)
             if match is not None and match.cause.level != ECHO:
                 self._add(match, None, name, None, "task", line.strip())
@@ -340,7 +350,19 @@ def diagnose(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[str
         chosen = _silent_end(collector, first)
     else:
         chosen = _failed_task(nodes)
+    if chosen is not None and chosen.cause == NOT_READY:
+        chosen = _where_it_hangs(chosen, collector)
     return _told(chosen, collector, unreachable)
+
+
+def _where_it_hangs(chosen: Event, collector: _Collector) -> Event:
+    """All ranks wait for the slowest one, and all of them say that they were not ready: the one that came least far is meant."""
+    ranks = [(_far(rank)[0], int(rank.get("rank", -1)), name) for name, node in collector.nodes.items() for rank in node.get("ranks") or []]
+    cause = by_name(NOT_READY)
+    if cause is None or len({far for far, _number, _name in ranks}) < 2:
+        return chosen
+    _far_it_was, number, name = min(ranks)
+    return chosen._replace(node=name, rank=number, remedy=remedy(Match(cause, {}), collector.figures[name]))
 
 
 def _among_symptoms(possible: list[Event], first: End | None) -> Event:
@@ -376,10 +398,9 @@ def _silent_end(collector: _Collector, first: End) -> Event:
 def _failed_task(nodes: Mapping[str, Mapping[str, t.Any]]) -> Event | None:
     """Where no message is known and no rank has ended: the task's own message. That another host failed is nobody's cause."""
     for name, node in nodes.items():
-        failure = node.get("failure") or {}
-        message = str(failure.get("message") or "").strip()
-        if message and not message.startswith("Another host failed"):
-            task = str(failure.get("task") or "")
+        message = own_message(node)
+        if message:
+            task = str((node.get("failure") or {}).get("task") or "")
             line = message.splitlines()[0]
             said = f"{line} (in the task '{task}')" if task else line
             return Event(SYMPTOM, None, name, None, "task", "unknown", "task", said, "The message is the task's own.")

@@ -24,7 +24,16 @@ from typing import Any
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_PATTERN, container_name
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _engines
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import Engine, Node, PlanError, Settings
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base import (
+    CACHE,
+    NCCL_TELLS,
+    READY_TIMEOUT,
+    Engine,
+    Node,
+    PlanError,
+    Settings,
+    rdma_everywhere,
+)
 
 __all__ = ["PlanError", "engine_names", "engine_plan", "find_engine", "kv_pool", "model_mount", "model_name", "refused_extras"]
 
@@ -212,15 +221,18 @@ def _extras(reader: _Reader, engine: Engine) -> tuple[tuple[str, ...], dict[str,
     return words, reader.variables("env", (engine.API_KEY, *engine.GROUP_SECRETS, "UNIMEM_LAUNCH_ID", GROUP_TOKEN))
 
 
-def refused_extras(raw: Mapping[str, Any]) -> list[str]:
-    """What ``engine_plan`` would refuse of ``extra_args`` and ``env``: it is known before anybody has looked at a node."""
+def refused_extras(raw: Mapping[str, Any], hosts: Sequence[str] = ()) -> list[str]:
+    """What ``engine_plan`` would refuse before anybody has looked at a node: of ``extra_args`` and ``env``, or of all settings of a group of ``hosts``."""
     try:
         engine = find_engine(raw.get("engine"))
+        if not hosts:
+            reader = _Reader(raw)
+            _extras(reader, engine)
+            return reader.problems
+        # No engine's check reads what is found out on a node.
+        return _settings(raw, engine, [Node(name=str(host), rank=rank, interface="", address="") for rank, host in enumerate(hosts)])[2]
     except PlanError as exc:
         return [str(exc)]
-    reader = _Reader(raw)
-    _extras(reader, engine)
-    return reader.problems
 
 
 def _address(text: str) -> bool:
@@ -231,8 +243,8 @@ def _address(text: str) -> bool:
     return True
 
 
-def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> tuple[Settings, str]:
-    """The settings and the deployment's name; PlanError with all that is wrong with them."""
+def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> tuple[Settings, str, list[str]]:
+    """The settings, the deployment's name, and all that is wrong with them."""
     reader = _Reader(raw)
     gpus = reader.integer("gpus_per_node", 1, 1, 16)
     pipeline = reader.integer("pipeline_parallel", 1, 1, 1024)
@@ -273,6 +285,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
         join_timeout=reader.integer("join_timeout", 300, 1),
         shm_size=reader.size("shm_size", 10 * 1024**3) or 0,
         stop_grace=reader.integer("stop_grace", 30, 1),
+        cache_directory=reader.text("cache_directory", pattern=r"(/[^/\0]+)+/?|"),
     )
     deployment = reader.text("deployment", "default", pattern=DEPLOYMENT_PATTERN)
     problems = reader.problems
@@ -288,9 +301,7 @@ def _settings(raw: Mapping[str, Any], engine: Engine, nodes: Sequence[Node]) -> 
     if len(set(ports)) < len(ports):
         problems.append(f"port, ray_port, rendezvous_port and control_port must be four different ones, not {', '.join(map(str, ports))}")
     problems += engine.check(settings, nodes)
-    if problems:
-        raise PlanError("; ".join(problems))
-    return settings, deployment
+    return settings, deployment, problems
 
 
 def _node(rank: int, raw: Mapping[str, Any]) -> Node:
@@ -326,11 +337,25 @@ def _lasting(rank: Mapping[str, Any]) -> dict[str, Any]:
     """A rank without what matters only while the group starts or stops."""
     file = {key: value for key, value in rank["file"].items() if key not in ("start_timeout", "join_timeout", "grace")}
     steps = [{key: value for key, value in step.items() if key != "timeout"} for step in rank["file"]["steps"]]
-    return {**rank, "file": {**file, "steps": steps}}
+    environment = {key: value for key, value in rank["environment"].items() if key != READY_TIMEOUT}
+    return {**rank, "environment": environment, "file": {**file, "steps": steps}}
 
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _environment(own: Mapping[str, str], users: Mapping[str, str]) -> dict[str, str]:
+    """A rank's environment: the user's own variables win, and who says what NCCL shall tell decides all of it."""
+    kept = own
+    if any(name in users for name in NCCL_TELLS):
+        kept = {name: value for name, value in own.items() if name not in NCCL_TELLS}
+    return {**kept, **users}
+
+
+def _wants_rdma(users: Mapping[str, str]) -> bool:
+    """Whether the user leaves the transport to NCCL; its own words for yes are 1, y and true."""
+    return "NCCL_NET" not in users and users.get("NCCL_IB_DISABLE", "0").strip().lower() in ("", "0", "n", "no", "false")
 
 
 def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], container: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -339,7 +364,8 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
     ``settings``: the role's variables without their prefix. ``nodes``: the head first; for each its name and what
     ``fabric_of`` returned for it. ``container``: whatever else makes the containers what they are (image, limits, programs), for the hash.
     Returns ``engine``, ``deployment``, ``world``, ``spec``, ``served_model_name``, ``model_path``, ``model_mount``, ``endpoint``, ``local_url``,
-    ``api_key_variable``, ``group_secret_variables``, ``pool_path``, ``shm_bytes``, ``stop_timeout``, and ``ranks``: for each node's name
+    ``api_key_variable``, ``group_secret_variables``, ``pool_path``, ``rdma`` (whether NCCL is expected to use it),
+    ``cache_mount`` (where the host's directory for compiled kernels is mounted, or None), ``shm_bytes``, ``stop_timeout``, and ``ranks``: for each node's name
     ``rank``, ``role``, ``container``, ``address``, ``environment``, ``devices``, ``ports`` and ``file`` (what the rank's program reads).
     The values of the API key and of the group's secret are in none of them.
     Raises PlanError with all that is wrong with the settings.
@@ -352,7 +378,9 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
     if len({member.address for member in members}) != len(members):
         raise PlanError("two nodes have the same fabric address: " + ", ".join(f"{member.name} {member.address}" for member in members))
     engine = find_engine(settings.get("engine"))
-    wanted, deployment = _settings(settings, engine, members)
+    wanted, deployment, problems = _settings(settings, engine, members)
+    if problems:
+        raise PlanError("; ".join(problems))
     head = members[0]
     ranks: dict[str, dict[str, Any]] = {}
     for member in members:
@@ -361,8 +389,8 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
             "role": member.role,
             "container": container_name(deployment, member.rank),
             "address": member.address,
-            "environment": {**engine.environment(wanted, members, member), **wanted.env},
-            "devices": ["/dev/infiniband"] if member.rdma_devices and member.rdma_character_devices else [],
+            "environment": _environment(engine.environment(wanted, members, member), wanted.env),
+            "devices": ["/dev/infiniband"] if member.rdma else [],
             "ports": {str(port): purpose for port, purpose in engine.ports(wanted, members, member).items()},
             "file": {
                 "rank": member.rank,
@@ -402,6 +430,8 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "group_secret_variables": [GROUP_TOKEN, *engine.GROUP_SECRETS],
         "api_key_variable": engine.API_KEY if wanted.has_api_key else None,
         "pool_path": engine.pool_path(),
+        "cache_mount": CACHE if wanted.cache_directory else None,
+        "rdma": rdma_everywhere(members) and _wants_rdma(wanted.env),
         "shm_bytes": wanted.shm_size,
         "stop_timeout": wanted.stop_grace * 2 + 15,
         "ranks": ranks,

@@ -44,10 +44,17 @@ def _last(lines: Sequence[str], known: Sequence[tuple[re.Pattern[str], str]]) ->
     return ""
 
 
-def reached(lines: Sequence[str]) -> str:
-    """The last stage of an engine that the lines tell of, whichever engine it is and whatever its supervisor says after it."""
-    known = [(re.compile(pattern), words) for engine in engines().values() for pattern, words in engine.STAGES]
-    return _last(lines, known)
+def reached(lines: Sequence[str]) -> tuple[int, str]:
+    """The last stage of an engine that the lines tell of, whichever engine it is and whatever its supervisor says after it: its number, from 0 up,
+    and its words; -1 and an empty text where they tell of none.
+    """
+    stages = [(number, pattern, words) for engine in engines().values() for number, (pattern, words) in enumerate(engine.STAGES)]
+    for line in reversed(lines):
+        for number, pattern, words in stages:
+            said = _last([line], [(re.compile(pattern), words)])
+            if said:
+                return number, said
+    return -1, ""
 
 
 def memory_of(samples: Sequence[Sequence[t.Any]]) -> int | None:
@@ -56,12 +63,15 @@ def memory_of(samples: Sequence[Sequence[t.Any]]) -> int | None:
 
 
 def look(told: t.Mapping[str, t.Any], launch: str, engine: str) -> dict[str, t.Any]:
-    """What rank_info said of this node's rank of a launch, for who waits for it: ``ready``, ``ended``, ``status``, ``progress`` and ``words``."""
+    """What rank_info said of this node's rank of a launch, for who waits for it: ``ready``, ``ended``, ``status``, ``progress``,
+    ``words`` and ``transports``.
+    """
     ranks = [rank for rank in told.get("ranks") or [] if rank.get("launch_id") == launch]
     if not ranks:
         reason = told.get("engine")
         # An engine that does not answer for a moment (a restart) is no rank that has ended.
-        return {"ready": False, "ended": not reason, "status": reason or "its container is gone", "progress": "", "words": reason or "its container is gone"}
+        why = reason or "its container is gone"
+        return {"ready": False, "ended": not reason, "status": why, "progress": "", "words": why, "transports": []}
     rank = ranks[0]
     log = rank.get("log") or {}
     progress = stage([*(log.get("head") or []), *(log.get("tail") or [])], engine)
@@ -74,4 +84,11 @@ def look(told: t.Mapping[str, t.Any], launch: str, engine: str) -> dict[str, t.A
     left = memory_of(log.get("memory") or [])
     if left is not None and running:
         words += f"; {format_size(left)} of memory available"
-    return {"ready": rank.get("health") == "healthy" and bool(running), "ended": not running, "status": status, "progress": progress, "words": words}
+    return {
+        "ready": rank.get("health") == "healthy" and bool(running),
+        "ended": not running,
+        "status": status,
+        "progress": progress,
+        "words": words,
+        "transports": list(log.get("transports") or []),
+    }

@@ -89,6 +89,7 @@ def node_report(host: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "fired": dict(host.get("deploy_fired") or {}),
         "failure": {"task": str(failure.get("task") or ""), "message": str(failure.get("message") or "")} if failure else None,
         "trouble": [str(entry) for entry in host.get("deploy_trouble") or []],
+        "doubts": [str(entry) for entry in host.get("tp_launch_doubts") or []],
         "facts": {name: dict(found) for name, found in moments.items() if isinstance(found, Mapping)},
         **{name: readings[name] for name in READINGS if name in readings},
     }
@@ -121,6 +122,7 @@ def _budget_lines(node: Mapping[str, t.Any]) -> list[str]:
     if not budget:
         return []
     lines = [f"  predicted: a rank needs {size(budget.get('need'))}, {verdict_words(budget.get('verdict'))}"]
+    lines += [f"  doubtful:  {problem.get('message')}" for problem in budget.get("problems") or []]
     pair = measured(node)
     if pair is not None:
         taken, took = pair
@@ -205,6 +207,7 @@ def deploy_report(nodes: Mapping[str, Mapping[str, t.Any]], common: Mapping[str,
         # Beside a group that runs already nothing was predicted for a launch, and nothing was to be stopped.
         if not group.get("answers"):
             lines += [*_budget_lines(node), *_action_lines(node)]
+            lines += [f"  doubtful: {entry}" for entry in node.get("doubts") or []]
         lines += [f"  trouble: {entry}" for entry in node["trouble"]]
         if failed and node["failure"] and node["failure"]["message"]:
             lines.append(f"  failed: {node['failure']['message'].splitlines()[0]}")

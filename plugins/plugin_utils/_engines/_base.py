@@ -31,8 +31,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-#: Where the role mounts its own programs in the container.
+#: Where the role mounts its own programs in the container, and the host's directory for compiled kernels.
 PROGRAMS = "/opt/unimem"
+CACHE = "/opt/unimem-cache"
 
 
 class PlanError(ValueError):
@@ -55,6 +56,11 @@ class Node:
     def role(self) -> str:
         """``head`` for rank 0, ``worker`` for the others."""
         return "head" if self.rank == 0 else "worker"
+
+    @property
+    def rdma(self) -> bool:
+        """Whether a container on it can have RDMA devices that are active."""
+        return bool(self.rdma_devices and self.rdma_character_devices)
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class Settings:
     join_timeout: int = 300
     stop_grace: int = 30
     shm_size: int = 10 * 1024**3
+    cache_directory: str = ""
 
 
 class Engine(Protocol):
@@ -134,6 +141,44 @@ def url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
+#: With these NCCL says which transport it uses (``_transport.py``).
+NCCL_TELLS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+
+def rdma_everywhere(nodes: Sequence[Node]) -> bool:
+    """Whether the ranks are on several nodes, all of which can use RDMA."""
+    return len(nodes) > 1 and all(node.rdma for node in nodes)
+
+
+#: What keeps a rank alive and its compilers from taking the pool; see engine files for what is one engine's own.
+STEADY = {
+    # PyTorch's monitor aborts a rank whose watchdog thread was stuck for 480 s: idle pairs were lost to it (vllm#42742), and ranks whose storage
+    # hung and came back. A rank that is really dead is found by its tokens.
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "3600",
+    # Kernels that are compiled at the first start take up to 8 GiB a job, and ninja starts one a core: more than the pool (flashinfer#3634). Four jobs
+    # were seen to do on machines of 61 and 64 GB (flashinfer#3636, vllm#14452), which is what is left beside the weights of half a pool.
+    "MAX_JOBS": "4",
+    "NVCC_THREADS": "1",
+}
+#: How long vLLM's server waits for its core. It matters only while a group starts, so that another value is no other group.
+READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
+#: Each compiler's own variable, and its place below CACHE. Torch's extensions are left out: a rank that is killed while it builds one leaves a
+#: lock file, for which the next one would wait for ever.
+_CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "CUDA_CACHE_PATH": "cuda",
+}
+
+
+def cache_environment(settings: Settings, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Where a rank's compilers keep what they made, so that the next launch on the host need not; nothing where no directory is kept."""
+    if not settings.cache_directory:
+        return {}
+    return {name: f"{CACHE}/{place}" for name, place in {**_CACHES, **(more or {})}.items()}
+
+
 def common_environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """What every engine's collectives need: this node's own interface and address, never another node's.
 
@@ -153,10 +198,14 @@ def common_environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
+        **STEADY,
     }
-    if node.rdma_devices and node.rdma_character_devices:
+    if node.rdma:
         environment["NCCL_IB_HCA"] = ",".join(node.rdma_devices)
         environment["NCCL_IB_DISABLE"] = "0"
+    if rdma_everywhere(nodes):
+        # NCCL falls back to sockets without a word at its usual level. These are some lines a communicator, and none while it serves.
+        environment.update(NCCL_TELLS)
     return environment
 
 

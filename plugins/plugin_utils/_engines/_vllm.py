@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ._base import Node, Settings, common_environment, local_address, option, prometheus, real, whole
+from ._base import READY_TIMEOUT, Node, Settings, cache_environment, common_environment, local_address, option, prometheus, real, whole
 
 API_KEY = "VLLM_API_KEY"
 STRUCTURAL = (
@@ -92,9 +92,15 @@ def server_arguments(settings: Settings) -> list[str]:
     return ["--served-model-name", settings.served_model_name, "--host", settings.bind, "--port", str(settings.port)]
 
 
-def environment(nodes: Sequence[Node], node: Node) -> dict[str, str]:
+def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """The environment of a rank's container."""
-    return {**common_environment(nodes, node), "VLLM_HOST_IP": node.address, "VLLM_NO_USAGE_STATS": "1"}
+    own = {
+        "VLLM_HOST_IP": node.address,
+        "VLLM_NO_USAGE_STATS": "1",
+        # vLLM's server gives its core 600 s, which a load from a slow disk or a cold cache of kernels exceeds; the rank's supervisor has the time.
+        READY_TIMEOUT: str(settings.start_timeout),
+    }
+    return {**common_environment(nodes, node), **cache_environment(settings, {"VLLM_CACHE_ROOT": "vllm"}), **own}
 
 
 def ready_url(settings: Settings) -> str:

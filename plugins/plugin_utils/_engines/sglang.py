@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 
-from ._base import PROGRAMS, Node, Settings, common_environment, local_address, option, service, url_host
+from ._base import PROGRAMS, Node, Settings, cache_environment, common_environment, local_address, option, service, url_host
 
 NAMES = ("sglang",)
 API_KEY = "UNIMEM_API_KEY"  # SGLang has no variable of its own for it; run_module.py hands it over
@@ -100,7 +100,7 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
 
 def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """SGLANG_HOST_IP: without it the engine's message queues wait on the wrong address for ever."""
-    return {**common_environment(nodes, node), "SGLANG_HOST_IP": node.address}
+    return {**common_environment(nodes, node), **cache_environment(settings), "SGLANG_HOST_IP": node.address}
 
 
 def ready_url(settings: Settings) -> str:

@@ -36,7 +36,7 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
 
 def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """Nothing beyond vLLM's."""
-    return _vllm.environment(nodes, node)
+    return _vllm.environment(settings, nodes, node)
 
 
 def ports(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[int, str]:

@@ -62,7 +62,7 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
 def environment(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[str, str]:
     """Ray's monitor kills a rank at 95 % of the node's memory, which is the steady state here; it must be off on every node."""
     own = {"RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
-    return {**_vllm.environment(nodes, node), **own}
+    return {**_vllm.environment(settings, nodes, node), **own}
 
 
 def ports(settings: Settings, nodes: Sequence[Node], node: Node) -> dict[int, str]:

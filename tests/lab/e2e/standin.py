@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Deployments with a stand-in engine (standin_image/vllm, sglang_image/sglang), for failures: the playbooks, the roles, Docker, the driver and its memory are the real ones."""
+"""Deployments with a stand-in engine (standin_image/vllm, sglang_image/sglang), for failures: all but the engine is the real one, from the playbooks
+and roles to Docker, the driver and its memory.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,10 @@ SETTINGS: dict[str, Any] = {
 SGLANG: dict[str, Any] = {
     "image_build_image": "unimem-lab/standin-sglang",
     "tp_launch_engine": "sglang",
-    "tp_launch_kv_cache_memory": "",
-    "tp_launch_gpu_memory_utilization": "",
-    "tp_launch_mem_fraction_static": 0.15,
+    "tp_launch_kv_cache_memory": None,
+    "tp_launch_gpu_memory_utilization": None,
+    "tp_launch_mem_fraction_static": 0.3,
+    "deploy_engine_version": "",
 }
 #: With it the embeddings service has to go on the worker.
 LARGE = {"tp_launch_kv_cache_memory": "4000 MiB"}

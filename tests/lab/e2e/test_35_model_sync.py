@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import HOSTS, Run, empty_page_cache, meminfo, on_host, run_module
+from harness import HOSTS, Run, empty_page_cache, meminfo, on_host, run_module, run_playbook
 from models import BASE, SOURCE, TARGET, Model, fresh, has_new, listing, python, resident
 
 SOURCE_ADDRESS, TARGET_ADDRESS, THIRD_ADDRESS = "192.168.200.12", "192.168.200.13", "192.168.200.99"
@@ -34,10 +34,11 @@ def nothing_left() -> Iterator[None]:
 def left_open(host: str) -> list[str]:
     """What a copy opens and has to close: daemons, their folders, keys, private halves."""
     found = on_host(host, "pgrep", "--list-full", "--exact", "rsync", check=False).stdout.splitlines()
-    found += on_host(host, "sh", "-c", "ls -d /run/unimem-model-sync/* /tmp/unimem-model-sync-* 2>/dev/null", check=False).stdout.split()
+    found += on_host(host, "sh", "-c", "ls -d /run/unimem-model-sync/* /run/unimem-copy-key-* 2>/dev/null", check=False).stdout.split()
     found += on_host(host, "grep", "--no-messages", "unimem-model-sync", "/root/.ssh/authorized_keys", check=False).stdout.splitlines()
     found += on_host(host, "sh", "-c", "ls -d ~/.ansible_async/unimem-* 2>/dev/null", check=False).stdout.split()
-    found += on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", "unimem-model-sync-*", check=False).stdout.splitlines()
+    units = ["unimem-model-sync-*", "unimem-copy-key-*"]
+    found += on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", *units, check=False).stdout.splitlines()
     return found
 
 
@@ -267,3 +268,34 @@ def test_a_key_that_an_interrupted_run_left_is_refused_after_its_time_and_remove
     finally:
         on_host(SOURCE, "rm", "-f", "/tmp/left", "/tmp/left.pub")
     assert "unimem-model-sync" not in on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout
+
+
+#: A key as it is before its controller dies: tasks/key.yml was run, and no_key.yml never will be.
+KEY = {"purpose": "model-sync", "id": "0123456789abcdef", "sender": SOURCE, "address": SOURCE_ADDRESS, "login": "root"}
+KEY_FOLDER = f"/run/unimem-copy-key-model-sync-{KEY['id']}"
+
+
+def make_a_key(seconds: int) -> None:
+    run = run_playbook("tests/lab/e2e/playbooks/copy_key.yml", extra={"copy_key": {**KEY, "seconds": seconds}, "copy_key_target": TARGET})
+    assert run.rc == 0, run.failures
+    modes = on_host(SOURCE, "stat", "-c", "%a %U %n", KEY_FOLDER, f"{KEY_FOLDER}/key", check=False).stdout.splitlines()
+    assert modes == [f"700 root {KEY_FOLDER}", f"600 root {KEY_FOLDER}/key"]
+
+
+def lets_in() -> bool:
+    words = ["-i", f"{KEY_FOLDER}/key", "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]
+    return on_host(SOURCE, "ssh", *words, "-o", "UserKnownHostsFile=/dev/null", TARGET_ADDRESS, "true", check=False).returncode == 0
+
+
+@pytest.mark.soak
+def test_a_key_whose_controller_has_gone_ends_by_itself_and_the_next_run_replaces_it(stock_pair: None) -> None:
+    make_a_key(600)
+    assert lets_in()
+    first = on_host(SOURCE, "cat", f"{KEY_FOLDER}/key.pub").stdout
+    # The next run begins by removing what the first one has left.
+    make_a_key(20)
+    assert on_host(SOURCE, "cat", f"{KEY_FOLDER}/key.pub").stdout != first
+    end = time.monotonic() + 120
+    while on_host(SOURCE, "test", "-e", KEY_FOLDER, check=False).returncode == 0 and time.monotonic() < end:
+        time.sleep(0.5)
+    assert left_open(SOURCE) == [], "the private half is still there"

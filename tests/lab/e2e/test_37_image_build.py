@@ -101,6 +101,47 @@ def test_an_interrupted_shipment_goes_on(tmp_path: Path) -> None:
     assert on_host(TARGET, "docker", "image", "ls", "--quiet", "--filter=reference=unimem-ship/*").stdout == ""
 
 
+@pytest.fixture
+def stock_pair() -> Iterator[None]:
+    """The receiver lets the controller in, and not the source: as two Sparks come out of the box."""
+    keys = "/root/.ssh/authorized_keys"
+    on_host(TARGET, "cp", "--preserve=all", keys, keys + ".kept")
+    theirs = on_host(SOURCE, "sh", "-c", "cat /root/.ssh/id_*.pub").stdout.split()[1]
+    on_host(TARGET, "sed", "--in-place", f"\\|{theirs}|d", keys)
+    try:
+        yield
+    finally:
+        on_host(TARGET, "mv", keys + ".kept", keys)
+
+
+def test_a_stock_pair_is_told_before_anything_is_built_and_gets_it_with_a_key_for_this_copy(stock_pair: None, tmp_path: Path) -> None:
+    keys = on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout
+    folder = context(tmp_path / "context", [31])
+    without = build(folder)
+    assert without.rc != 0
+    said = [message for _host, _task, message in without.failures]
+    assert any("ssh-copy-id" in message and "image_build_temporary_key: true" in message for message in said), said
+    assert on_host(SOURCE, "docker", "image", "ls", "--quiet", f"--filter=reference={NAME}").stdout == "", "it was built first"
+    run = build(folder, image_build_temporary_key=True)
+    assert run.rc == 0, run.failures
+    image = run.fact("image_build_result", TARGET)["image"]
+    assert layers(TARGET, image) == layers(SOURCE, image)
+    assert on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout == keys
+    assert on_host(SOURCE, "sh", "-c", "ls -d /run/unimem-copy-key-* 2>/dev/null", check=False).stdout == ""
+    # Nothing is to be sent any more, so that nobody has to be let in.
+    again = build(folder)
+    assert again.rc == 0 and not again.changed, again.failures or again.changed
+
+
+def test_a_deployment_of_a_stock_pair_ends_before_the_model_is_copied(stock_pair: None, tmp_path: Path) -> None:
+    """A model that goes by the daemon needs no ssh; its image does."""
+    extra = {"model_sync_transport": "daemon", "image_build_context": str(context(tmp_path / "context", [41])), "image_build_image": NAME}
+    run = run_playbook("playbooks/deploy_qwen.yml", "--tags", "model_sync,image_build", extra={**extra, "image_build_bases": []})
+    assert run.rc != 0
+    assert any("ssh-copy-id" in message for _host, _task, message in run.failures), run.failures
+    assert not run.results(task="List the model on the source") and not run.results(task="Find what this host lacks")
+
+
 @pytest.mark.soak
 def test_nothing_lies_in_tmp_while_it_is_sent(tmp_path: Path) -> None:
     largest = 0

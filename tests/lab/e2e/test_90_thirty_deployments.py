@@ -57,11 +57,12 @@ def _cut(controller: Controller) -> None:
         time.sleep(40)
 
 
+#: RANK:STAGE:ACTION, see standin_image/vllm.
+FAULTS = [f"{rank}:{stage}:{action}" for rank in (0, 1) for stage in ("context", "load", "kv") for action in ("exit", "raise", "stay")]
+FAULTS += ["0:complete:raise", "1:complete:hang"]
 DRAWS = (
     Draw("nothing"),
-    *(Draw(f"{rank}:{stage}:{action}", fault=f"{rank}:{stage}:{action}") for rank in (0, 1) for stage in ("context", "load", "kv") for action in ("exit", "raise", "stay")),
-    Draw("0:complete:raise", fault="0:complete:raise"),
-    Draw("1:complete:hang", fault="1:complete:hang"),
+    *(Draw(fault, fault) for fault in FAULTS),
     *(Draw(f"rank {rank} is killed", within=60, act=_on(host, "docker", "kill", f"unimem-{NAME}-rank{rank}")) for rank, host in enumerate(HOSTS)),
     *(Draw(f"{host}: worker processes are killed", within=60, act=_on(host, "pkill", "-KILL", "-f", "VLLM::Worker_TP")) for host in HOSTS),
     *(Draw(f"{host}: docker is restarted", within=60, act=_on(host, "systemctl", "restart", "docker")) for host in HOSTS),

@@ -8,7 +8,6 @@ import http.client
 import json
 import math
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +17,9 @@ from typing import Any
 import pytest
 from gb10_driver import MIB, Driver, running_driver, wait_until
 
+from ansible_collections.unimem.dgx_spark.tests.unit.ports import free_port
+
 MODEL = "BAAI/bge-m3"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def ask(port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:

@@ -134,3 +134,16 @@ def test_a_models_file_that_cannot_be_read(content: bytes, says: str, tmp_path: 
     done = play("plan", tmp_path, deploy_profile_file="model.yml")
     assert done.returncode != 0 and says in said(done), said(done)
     assert "Unknown error" not in said(done)
+
+
+def test_a_ray_that_knows_the_groups_secret_is_expected_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "tell.yml").write_text(
+        "- hosts: localhost\n  gather_facts: false\n  vars_files:\n"
+        f"    - {ROOT / 'playbooks' / 'vars' / 'qwen3.5-122b-a10b-fp8.yml'}\n  tasks:\n"
+        "    - ansible.builtin.debug: {msg: 'TOLD {{ deploy_profile.tp_launch_engine }} {{ deploy_profile.image_build_expect_packages | to_json }}'}\n"
+        "    - ansible.builtin.debug: {msg: 'TOLD {{ deploy_profile.tp_launch_engine }} {{ deploy_profile.image_build_expect_packages | to_json }}'}\n"
+        "      vars: {tp_launch_engine: vllm_mp}\n"
+    )
+    done = play(str(tmp_path / "tell.yml"), tmp_path, inventory=None)
+    told = [line.split("TOLD ")[1].replace("\\", "").rstrip('"') for line in done.stdout.splitlines() if "TOLD" in line]
+    assert told == ['vllm_ray {"vllm": ">=0.17", "ray": ">=2.52"}', 'vllm_mp {"vllm": ">=0.17"}'], said(done)

@@ -38,6 +38,11 @@ def test_every_task_of_the_role_is_reached_by_its_tag(role: str) -> None:
     for name, task in includes:
         assert task.get("tags") == [role], f"{name}: {task['name']}"
         assert task["ansible.builtin.include_tasks"].get("apply") == {"tags": [role]}, f"{name}: {task['name']}"
+    # A part of the other role is reached by the tag of the one that includes it.
+    for path in sorted(folder.glob("*.yml")):
+        for task in tasks(path):
+            if "ansible.builtin.include_role" in task:
+                assert task.get("tags") == [role] and task["ansible.builtin.include_role"].get("apply") == {"tags": [role]}, f"{path.name}: {task['name']}"
 
 
 def test_without_the_launch_nothing_is_left_of_the_playbook_that_stops_anything() -> None:
@@ -47,4 +52,15 @@ def test_without_the_launch_nothing_is_left_of_the_playbook_that_stops_anything(
     names = [step["name"] for step in steps if step.get("tags") == [LAUNCH]]
     assert {"Look whether the group runs already", "Make room and launch", "Record what came of it"} <= set(names)
     others = [step["ansible.builtin.include_role"]["name"] for step in steps if "ansible.builtin.include_role" in step and step.get("tags") != [LAUNCH]]
-    assert others == ["unimem.dgx_spark.model_sync", "unimem.dgx_spark.image_build"]
+    assert others == ["unimem.dgx_spark.image_build", "unimem.dgx_spark.model_sync", "unimem.dgx_spark.image_build"]
+
+
+def test_what_the_image_needs_is_looked_at_before_anything_takes_long() -> None:
+    plays = yaml.safe_load((ROOT / "playbooks" / "deploy_qwen.yml").read_text(encoding="utf-8"))
+    (deploy,) = [play for play in plays if play["name"] == "Deploy"]
+    steps = deploy["tasks"][0]["block"]
+    names = [step["name"] for step in steps]
+    (look,) = [step for step in steps if step["name"] == "Look what the image needs"]
+    assert look["ansible.builtin.include_role"] == {"name": "unimem.dgx_spark.image_build", "tasks_from": "look", "apply": {"tags": ["image_build"]}}
+    assert look["tags"] == ["image_build"]
+    assert names.index(look["name"]) < names.index("Download the model where that is asked for") < names.index("Bring the model to all nodes")

@@ -218,6 +218,46 @@ def test_without_the_lab_nothing_is_prepared(tmp_path: Path, monkeypatch: pytest
         assert process is None
 
 
+def test_steps_beside_others_are_printed_in_their_turn(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> list[Outcome]:
+        return [console.step("apart", lambda: console.call([sys.executable, "-c", "print('it said'); raise SystemExit(3)"])), console.not_run("b", "no Python")]
+
+    with console.beside(work) as finished:
+        console.say("here")
+        outcomes = finished()
+    assert [(outcome.name, outcome.state, outcome.note) for outcome in outcomes] == [("apart", FAILED, "exit status 3"), ("b", NOT_RUN, "no Python")]
+    out = capfd.readouterr().out
+    assert out.index("here") < out.index("=== apart") < out.index("it said") < out.index("=== b")
+
+
+def test_a_bug_in_steps_beside_others_is_one_here(capfd: pytest.CaptureFixture[str]) -> None:
+    def bug() -> list[Outcome]:
+        raise KeyError("x")
+
+    with pytest.raises(RuntimeError, match="beside others"), console.beside(bug) as finished:
+        finished()
+    assert "KeyError: 'x'" in "".join(capfd.readouterr())
+
+
+def test_steps_beside_others_end_when_these_are_interrupted(tmp_path: Path) -> None:
+    text = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from tools import console
+started = Path(sys.argv[2])
+program = f"import pathlib, time; pathlib.Path({str(started)!r}).write_text('x'); time.sleep(600)"
+def work():
+    with console.beside(lambda: [console.step("x", lambda: console.call([sys.executable, "-c", program]))]):
+        while not started.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+console.main(work)
+"""
+    done = subprocess.run([sys.executable, "-c", text, str(ROOT), str(tmp_path / "started")], check=False, capture_output=True, timeout=60)
+    assert done.returncode == 130
+
+
 def test_a_tool_that_is_asked_to_end_cleans_up(tmp_path: Path) -> None:
     text = """
 import os, signal, sys

@@ -69,6 +69,13 @@ def test_it_ends_when_the_rank_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["status"] == "exited, status 1: engine ended with exit status 1"
 
 
+def test_what_nccl_uses_comes_with_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [{"name": "IB", "address": ""}]
+    ready = {**RANK, "health": "healthy", "log": {"transports": used, "memory": []}}
+    result, _said = wait([{"ranks": [RANK]}, {"ranks": [ready]}], monkeypatch)
+    assert result["transports"] == used
+
+
 def test_it_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     result, _said = wait([{"ranks": [RANK]}], monkeypatch, timeout=20)
     assert (result["ready"], result["ended"]) == (False, False) and result["seconds"] >= 20

@@ -27,7 +27,7 @@ from ansible_collections.unimem.dgx_spark.plugins.filter.failure_text import Fil
         ),
         ({"msg": "All items completed", "results": [{"msg": "fine"}]}, "All items completed"),
         ({"msg": "no", "results": "of the module's own"}, "no"),
-        ({"msg": "One", "results": [{"failed": True, "msg": f"item {number}"} for number in range(7)]}, "\n".join([f"item {n}" for n in range(5)] + ["2 more items failed"])),
+        ({"msg": "One", "results": [{"failed": True, "msg": f"{n}"} for n in range(7)]}, "0\n1\n2\n3\n4\n2 more items failed"),
         ({"msg": "One", "results": [{"failed": True, "msg": "same"}, {"unreachable": True, "msg": "same"}]}, "same"),
     ],
 )

@@ -18,10 +18,11 @@ from ansible_collections.unimem.dgx_spark.plugins.filter.fabric_of import fabric
 from ansible_collections.unimem.dgx_spark.plugins.filter.kv_pool import kv_pool
 from ansible_collections.unimem.dgx_spark.plugins.filter.rank_group import rank_group
 from ansible_collections.unimem.dgx_spark.plugins.filter.rank_list import rank_list
+from ansible_collections.unimem.dgx_spark.plugins.filter.rdma_doubts import rdma_doubts
 from ansible_collections.unimem.dgx_spark.plugins.filter.refused_extras import refused_extras
 
 PACKAGE = "ansible_collections.unimem.dgx_spark.plugins.filter"
-NAMES = ["engine_plan", "fabric_of", "kv_pool", "rank_group", "rank_list", "refused_extras"]
+NAMES = ["engine_plan", "fabric_of", "kv_pool", "rank_group", "rank_list", "rdma_doubts", "refused_extras"]
 
 SETTINGS = {"engine": "vllm_mp", "model_path": "/models/m"}
 
@@ -114,6 +115,28 @@ def test_nothing_else_is_looked_at() -> None:
     assert refused_extras({"engine": "sglang"}) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"engine": "sglang", "kv_cache_memory": "10 GiB"}, "SGLang has no option for the KV cache in bytes"),
+        ({"bind": "spark-01"}, "bind is 'spark-01', not an address of the head"),
+        ({"port": 6379}, "must be four different ones, not 6379, 6379, 29501, 29400"),
+        ({"port": "x", "env": {"VLLM_API_KEY": "hidden"}}, "port is 'x', not a whole number"),
+    ],
+)
+def test_for_a_group_of_hosts_all_is_refused_that_the_plan_refuses(settings: dict[str, Any], says: str) -> None:
+    refused = refused_extras({**SETTINGS, **settings}, ["spark-01", "spark-02"])
+    assert any(says in text for text in refused), refused
+    with pytest.raises(AnsibleFilterError) as caught:
+        engine_plan({**SETTINGS, **settings}, chosen())
+    assert str(caught.value) == "unimem.dgx_spark.engine_plan: " + "; ".join(refused)
+
+
+def test_a_group_that_can_be_launched() -> None:
+    assert refused_extras(SETTINGS, ["spark-01", "spark-02"]) == []
+    assert "needs 2 GPUs, but the play has 1 node(s)" in refused_extras({**SETTINGS, "tensor_parallel": 2}, ["spark-01"])[0]
+
+
 def test_a_pool() -> None:
     assert kv_pool('{"max_total_num_tokens": 5}', "sglang")["tokens"] == 5
     for arguments in (("", "tgi"), ("", "vllm", "long")):
@@ -134,12 +157,16 @@ def test_a_pool() -> None:
         (rank_group, ({}, [])),
         (rank_group, ({}, {})),
         (rank_list, ([],)),
+        (rdma_doubts, ([], {})),
+        (rdma_doubts, ({}, [])),
         (refused_extras, ([],)),
         (refused_extras, ("--seed",)),
         (fabric_of, ([],)),
         (fabric_of, ({},)),
         (fabric_of, ({"spark-01": "not json"},)),
         (fabric_of, ({"spark-01": 7},)),
+        (fabric_of, ({"spark-01": links(0)}, None, None, "fast")),
+        (fabric_of, ({"spark-01": links(0)}, None, None, -1)),
     ],
 )
 def test_nonsense_is_refused_by_the_filters_name(function: Any, arguments: tuple[Any, ...]) -> None:
@@ -182,6 +209,7 @@ def test_every_key_of_a_plan_is_documented() -> None:
         ("rank_group", rank_group({"deployment": "d", "spec": "s", "ranks": {}}, {})),
         ("kv_pool", kv_pool("", "vllm")),
         ("fabric_of", fabric_of({"spark-01": links(0)})["spark-01"]),
+        ("rdma_doubts", rdma_doubts({}, {})),
     ],
 )
 def test_every_key_of_the_others_is_documented(name: str, result: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import math
 import pathlib
 import typing as t
 
@@ -165,6 +166,78 @@ def test_a_full_utilization_is_warned_about() -> None:
     assert found["terms"]["reserve"] == 0
     assert found["recommend"]["gpu_memory_utilization"] < 0.8
     assert found["recommend"]["kv_cache_memory_bytes"] < found["terms"]["kv_cache"]
+
+
+def test_shared_memory_is_a_limit_and_what_fills_it_is_counted() -> None:
+    asked = {"shm_size": 10 * GIB, "ray_object_store_memory": 3 * GIB}
+    found = budget(**asked)
+    assert found["need"] == budget()["need"] + 2 * GIB, "the object store beyond the one that was measured, and nothing for the limit"
+    (text,) = [text for text in found["assumptions"] if "/dev/shm" in text]
+    assert "may grow to 10.0 GiB" in text and "Ray's object store of 3.0 GiB" in text
+    assert "Ray" not in next(text for text in budget(engine="vllm_mp", **asked)["assumptions"] if "/dev/shm" in text)
+    assert "object_store_beyond_shm" not in codes(found)
+    assert "object_store_beyond_shm" in codes(budget(shm_size=GIB, ray_object_store_memory=3 * GIB))
+    assert not any("/dev/shm" in text for text in budget()["assumptions"])
+
+
+FLOOR = 2 * GIB
+
+
+def test_the_seed_may_keep_its_service_at_a_utilization_that_leaves_the_floor() -> None:
+    found = budget(SEED, gpu_memory_utilization=0.8, node_role="worker", floor=FLOOR)
+    assert found["verdict"] == "fits_after_cache_eviction"
+    assert found["have"] - found["need"] >= FLOOR and found["floor"] == FLOOR
+    assert found["need"] == budget(SEED, gpu_memory_utilization=0.8, node_role="worker")["need"], "the floor is no part of the need"
+
+
+def test_a_utilization_that_leaves_less_than_the_floor_is_refused_with_one_that_does_not() -> None:
+    memory = node(119.7, 115, 115)
+    allowed = budget(memory, gpu_memory_utilization=0.92)
+    assert allowed["verdict"] == "fits" and allowed["have"] - allowed["need"] < FLOOR
+    refused = budget(memory, gpu_memory_utilization=0.92, floor=FLOOR)
+    assert (refused["verdict"], refused["fits"]) == ("does_not_fit", False)
+    (problem,) = [problem for problem in refused["problems"] if problem["code"] == "below_memory_floor"]
+    assert problem["severity"] == "error"
+    for words in ("gpu_memory_utilization 0.92 vLLM", "below the memory floor of 2.0 GiB", "gpu_memory_utilization 0.91 would leave it"):
+        assert words in problem["message"]
+    assert budget(memory, gpu_memory_utilization=0.91, floor=FLOOR)["verdict"] == "fits"
+    assert [remedy["settings"] for remedy in refused["remedies"] if remedy["action"] == "lower_utilization"], "and what keeps the reserve is a remedy"
+
+
+def test_a_share_that_is_too_small_for_the_cache_is_not_blamed_on_the_floor() -> None:
+    found = budget(gpu_memory_utilization=0.5, floor=100 * GIB)
+    assert found["verdict"] == "does_not_fit" and "kv_cache_too_small" in codes(found) and "below_memory_floor" not in codes(found)
+
+
+def test_what_may_be_stopped_makes_room_for_the_floor_too() -> None:
+    memory = node(119.7, 100, 100, [holder(10, 11.7, "vllm_embeddings", "vllm-embeddings.service"), holder(20, 7.8, "notebook")])
+    just = (memory["memory"]["allocatable"] - 4 * GIB) / memory["memory"]["total"]
+    asked = {"gpu_memory_utilization": math.floor(just * 1000) / 1000, "stoppable": ["unit:vllm-embeddings.service"]}
+    assert budget(memory, **asked)["verdict"] == "fits"
+    found = budget(memory, **asked, floor=FLOOR)
+    assert (found["verdict"], [owner["name"] for owner in found["stop"]]) == ("fits_after_stopping", ["vllm_embeddings"])
+    alone = budget(memory, **{**asked, "stoppable": []}, floor=FLOOR)
+    assert alone["verdict"] == "does_not_fit" and [remedy for remedy in alone["remedies"] if remedy["action"] == "permit_stop"]
+
+
+def test_a_reserve_or_a_cache_of_its_own_size_needs_no_floor() -> None:
+    for settings in ({}, {"kv_cache_memory": 10 * GIB, "gpu_memory_utilization": 0.8}, {"engine": "sglang", "mem_fraction_static": 0.8}):
+        assert budget(floor=100 * GIB, **settings)["verdict"] == budget(**settings)["verdict"]
+        assert budget(floor=100 * GIB, **settings)["floor"] == 0
+
+
+def test_crumbs_and_watchdogs_are_said_of_a_plan_that_fits() -> None:
+    memory = node(119.7, 112, 112)
+    memory["fragmentation"] = {"free_blocks": {"4096": 112 * GIB // 4096}, "huge_free": 0, "driver_no_memory": 0}
+    memory["guards"] = [{"name": "earlyoom", "pid": 1, "thresholds": {"mem_percent": "40", "swap_percent": "10"}}]
+    found = budget(memory)
+    assert found["verdict"] == "fits", "they are warnings"
+    said = {problem["code"]: problem for problem in found["problems"]}
+    assert {"memory_fragmented", "watchdog_above_floor"} <= set(said)
+    assert all(said[code]["severity"] == "warning" for code in ("memory_fragmented", "watchdog_above_floor"))
+    assert "112.0 GiB are in pieces below 2 MiB" in said["memory_fragmented"]["message"]
+    assert "47.9 GiB or less are available (mem_percent 40)" in said["watchdog_above_floor"]["message"]
+    assert not {"memory_fragmented", "watchdog_above_floor"} & set(codes(budget(node(119.7, 112, 112))))
 
 
 NODES = pathlib.Path(__file__).parents[2] / "nodes"

@@ -20,6 +20,8 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._fabric import (
     reject_reason,
 )
 
+DEGRADED = "a degraded link; reseat or replace the cable, and see what 'ethtool {}' says"
+
 
 def link(name: str, *addresses: str, **extra: Any) -> dict[str, Any]:
     """An interface as fabric_info returns it; an RDMA device is given by its name and active unless it ends in '!'."""
@@ -182,6 +184,7 @@ def test_second_node_behind_the_first() -> None:
         "default_route": False,
         "also": [],
         "problems": [],
+        "warnings": [],  # a veth's speed is made up
     }
     assert chosen["spark-02"]["interface"] == "enp1s0f1np1"
 
@@ -202,6 +205,59 @@ def test_problems_are_said_with_numbers() -> None:
     assert any("x0 on a 9000, x1 on b 1500" in text for text in chosen["a"]["problems"])
     assert any("40000 Mb/s and a peer at 200000 Mb/s" in text for text in chosen["b"]["problems"])
     assert any("rocep1s0f1 not active" in text for text in chosen["b"]["problems"])
+
+
+def cable(speed: int | None, rate: float | None, **more: Any) -> dict[str, dict[str, Any]]:
+    """Two Sparks on one cable, whose ends always agree on a speed."""
+    made = {}
+    for last, name in enumerate(("a", "b"), start=1):
+        entry = link("enp1s0f0np0", f"10.9.0.{last}/24", speed_mbps=speed, rdma=["rocep1s0f0"] if rate else [], **more)
+        for device in entry["rdma"]:
+            device["rate_gbps"] = rate
+        made[name] = node(entry)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("speed", "rate", "said"),
+    [
+        (200000, 200.0, None),
+        (100000, 100.0, "on a enp1s0f0np0 at 100 and rocep1s0f0 at 100 Gb/s is slower than 200"),
+        (None, 40.0, "on a rocep1s0f0 at 40 Gb/s is slower than 200"),
+        (200000, 100.0, "on a rocep1s0f0 at 100 Gb/s is slower than 200"),
+        (None, None, None),
+    ],
+)
+def test_a_cable_that_is_slow_at_both_ends_is_said(speed: int | None, rate: float | None, said: str | None) -> None:
+    chosen = choose_fabric(cable(speed, rate))["a"]
+    assert chosen["problems"] == []
+    assert chosen["warnings"] == ([] if said is None else [f"{said}: {DEGRADED.format('enp1s0f0np0')}"])
+
+
+def test_a_speed_that_was_asked_for_is_a_condition() -> None:
+    chosen = choose_fabric(cable(100000, 100.0), min_speed=200)["b"]
+    assert len(chosen["problems"]) == 1 and "is slower than 200" in chosen["problems"][0] and chosen["warnings"] == []
+    for enough in (100, 0):
+        chosen = choose_fabric(cable(100000, 100.0), min_speed=enough)["b"]
+        assert chosen["problems"] == chosen["warnings"] == []
+
+
+def test_the_slow_half_of_a_port_is_said_too() -> None:
+    nodes = {}
+    for last, name in enumerate(("a", "b"), start=1):
+        first = link("enp1s0f0np0", f"10.9.0.{last}/24", speed_mbps=200000, rdma=["rocep1s0f0"])
+        second = link("enP2p1s0f0np0", f"10.9.1.{last}/24", speed_mbps=50000, rdma=["roceP2p1s0f0"])
+        first["rdma"][0]["rate_gbps"] = 200.0
+        lan = link("enP7s7", f"10.9.2.{last}/24", speed_mbps=10000)
+        nodes[name] = node(first, second, lan)
+    (said,) = choose_fabric(nodes)["a"]["warnings"]
+    assert said.startswith("on a enP2p1s0f0np0 at 50 and roceP2p1s0f0 at 100 Gb/s"), "and nothing of a network without RDMA, which carries nothing"
+
+
+@pytest.mark.parametrize("kind", ["veth", "macvlan"])
+def test_a_virtual_link_has_no_speed_to_judge(kind: str) -> None:
+    assert choose_fabric(cable(10000, None, kind=kind))["a"]["warnings"] == []
+    assert choose_fabric(cable(10000, None, kind=kind), min_speed=200)["a"]["problems"] == []
 
 
 def test_same_address_twice() -> None:

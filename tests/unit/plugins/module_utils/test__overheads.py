@@ -84,3 +84,11 @@ def test_measured_figures_replace_constants() -> None:
 
 def test_one_measured_figure_leaves_the_rest() -> None:
     assert terms(overrides={"graphs": 7}).activations == terms().activations
+
+
+def test_a_larger_object_store_of_ray_is_counted() -> None:
+    small, large = terms(object_store=GIB), terms(object_store=4 * GIB)
+    assert [most - least for least, most in zip(small.host_process, large.host_process)] == [3 * GIB] * 3
+    assert terms(object_store=GIB // 4).host_process == small.host_process, "less was not seen to save anything"
+    assert terms(engine="vllm_mp", object_store=4 * GIB).host_process == terms(engine="vllm_mp").host_process
+    assert terms(overrides={"ray": GIB}, object_store=4 * GIB).host_process[1] == terms(overrides={"ray": GIB}).host_process[1], "what was measured stands"

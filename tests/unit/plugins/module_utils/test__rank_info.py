@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _rank_info
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld, RunResult
+from ansible_collections.unimem.dgx_spark.tests.unit.ports import free_port
 
 ID = "ab" * 32
 TOKEN = "hf_" + "q" * 30
@@ -203,12 +204,6 @@ def test_a_journal_that_may_not_be_read_has_a_reason() -> None:
     assert _rank_info.read_journal(FakeWorld(), 0.0, 1.0)["reason"] == "there is no journalctl"
     slow = FakeWorld(commands={journal_argv(0): RunResult(-9, "", "", timed_out=True)})
     assert "in time" in str(_rank_info.read_journal(slow, 0.0, 1.0)["reason"])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_port_is_taken_whoever_has_it_and_however() -> None:

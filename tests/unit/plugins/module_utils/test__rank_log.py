@@ -129,3 +129,38 @@ def test_no_more_than_the_limit_is_read() -> None:
             yield frame(1, "x" * 1000 + "\n")
 
     assert len(list(split_frames(endless(), 50_000))) < 60 and taken < 60  # type: ignore[arg-type]
+
+
+NCCL = [
+    "spark-01:7:7 [0] NCCL INFO NCCL version 2.30.7+cuda13.0",
+    "spark-01:7:19 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE; OOB enp1s0f0np0:192.168.100.10<0>",
+    "spark-01:7:19 [0] NCCL INFO Initialized NET plugin IB",
+    "spark-01:7:19 [0] NCCL INFO Assigned NET plugin IB to comm",
+    "spark-01:7:19 [0] NCCL INFO Using network IB",
+    "spark-01:7:19 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",
+]
+
+
+def test_the_transport_that_nccl_uses_is_told_once() -> None:
+    assert told(*(f"{STAMP} [engine] {line}" for line in NCCL * 3))["transports"] == [{"name": "IB", "address": ""}]
+    assert told(f"{STAMP} [engine] INFO NET/Socket is mentioned", f"{STAMP} [engine] {NCCL[1]}")["transports"] == [], "what is there is not yet used"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "spark-02:9:9 [0] NCCL INFO Using network Socket",
+        "spark-02:9:9 [0] NCCL INFO Assigned NET plugin Socket to comm",
+        "spark-02:9:9 [0] NCCL INFO Channel 00 : 1[60] -> 0[60] [receive] via NET/Socket/0",
+        "spark-02:9:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0/Shared",
+    ],
+)
+def test_sockets_are_told_with_the_node_whose_process_took_them(line: str) -> None:
+    assert told(f"{STAMP} [engine] {line}")["transports"] == [{"name": "Socket", "address": ""}]
+    of_ray = f"{STAMP} [engine] (RayWorkerProc pid=248, ip=192.168.100.11) {line} [repeated 2x across cluster]"
+    assert told(of_ray)["transports"] == [{"name": "Socket", "address": "192.168.100.11"}]
+
+
+def test_a_hostile_log_has_not_more_transports_than_are_kept() -> None:
+    lines = [f"{STAMP} [engine] h:1:1 [0] NCCL INFO Using network X{number}" for number in range(500)]
+    assert len(told(*lines)["transports"]) == _rank_log.TRANSPORTS

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import typing as t
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import find
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import RankLog
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils import _diagnosis
-from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._diagnosis import diagnose
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._diagnosis import ELSEWHERE, diagnose
 
 GIB = 1024**3
 START = 1796029920.0  # 2026-11-30T09:12:00Z
@@ -133,6 +134,23 @@ def test_how_far_an_engine_was_that_was_never_ready() -> None:
     assert (found["class"], found["cause"]) == ("timeout", "not_ready")
     assert "The engine was still busy: rank 0 loads the weights, 25 %." in found["remedy"]
     assert "nothing is known of its progress" in diagnose({"a": {"ranks": [rank(0, late)]}})["remedy"]
+
+
+def test_of_ranks_that_were_not_ready_the_one_that_came_least_far_is_meant() -> None:
+    late = end(90.0, 75, "the engine was not ready within the time allowed, 20 s")
+    load, cache = (5.0, "[engine] INFO Starting to load model x"), (8.0, "[engine] INFO GPU KV cache size: 61,440 tokens")
+    found = diagnose({"a": {"ranks": [rank(0, load, late)]}, "b": {"ranks": [rank(1, load, cache, late)]}})
+    assert (found["class"], found["node"], found["rank"]) == ("timeout", "a", 0)
+    assert "The engine was still busy: rank 0 loads the weights." in found["remedy"] and "slow on a" in found["remedy"]
+
+
+def test_a_host_that_quotes_another_one_is_not_the_cause() -> None:
+    """It sorts first, and its message repeats what the other one's disk said."""
+    full = "Could not write /srv/x: [Errno 28] No space left on device"
+    nodes = {"a": {"failure": {"task": "T", "message": f"{ELSEWHERE}\nThe cause: disk: b says: {full}"}}, "b": {"failure": {"task": "T", "message": full}}}
+    assert (diagnose(nodes)["class"], diagnose(nodes)["node"]) == ("disk", "b")
+    role = Path(__file__).resolve().parents[4] / "roles" / "tp_launch" / "tasks" / "failed.yml"
+    assert f"default('{ELSEWHERE}', true)" in role.read_text(encoding="utf-8")
 
 
 def test_a_rank_that_was_killed_is_called_killed() -> None:

@@ -557,3 +557,61 @@ def test_the_pools_tokens_are_completed_from_the_concurrency() -> None:
             kv_pool(text, "vllm", wrong)
     with pytest.raises(PlanError, match="no engine"):
         kv_pool(text, "tgi")
+
+
+def environments(plan: dict[str, Any]) -> list[dict[str, str]]:
+    return [rank["environment"] for rank in plan["ranks"].values()]
+
+
+@pytest.mark.parametrize("engine", ["vllm_ray", "vllm_mp", "sglang"])
+def test_nccl_says_what_it_uses_where_all_nodes_have_rdma(engine: str) -> None:
+    found = plan(engine=engine)
+    assert found["rdma"] is True
+    for environment in environments(found):
+        assert (environment["NCCL_DEBUG"], environment["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
+
+
+def test_nothing_changes_where_a_node_has_no_rdma_or_there_is_only_one() -> None:
+    members = nodes()
+    members[1]["rdma_devices"] = []
+    for found in (engine_plan(settings(), members, CONTAINER), plan(count=1)):
+        assert found["rdma"] is False
+        assert not any(name.startswith("NCCL_DEBUG") for environment in environments(found) for name in environment)
+
+
+def test_what_the_user_says_of_nccl_wins() -> None:
+    found = plan(env={"NCCL_DEBUG": "WARN"})
+    assert found["rdma"] is True
+    assert all(environment["NCCL_DEBUG"] == "WARN" and "NCCL_DEBUG_SUBSYS" not in environment for environment in environments(found))
+    for env in ({"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}):
+        assert plan(env=env)["rdma"] is False, "sockets that somebody asks for are none that NCCL fell back to"
+
+
+CACHES = {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH"}
+
+
+@pytest.mark.parametrize(("engine", "more"), [("vllm_ray", {"VLLM_CACHE_ROOT"}), ("vllm_mp", {"VLLM_CACHE_ROOT"}), ("sglang", set())])
+def test_compiled_kernels_are_kept_where_there_is_a_directory(engine: str, more: set[str]) -> None:
+    found = plan(engine=engine, cache_directory="/var/lib/unimem/cache")
+    assert found["cache_mount"] == "/opt/unimem-cache"
+    for environment in environments(found):
+        assert {name for name, value in environment.items() if value.startswith("/opt/unimem-cache/")} == CACHES | more
+    without = plan(engine=engine)
+    assert without["cache_mount"] is None and not any(CACHES & set(environment) for environment in environments(without))
+    assert "cache_directory" in refused(cache_directory="cache")
+
+
+@pytest.mark.parametrize("engine", ["vllm_ray", "vllm_mp", "sglang"])
+def test_what_keeps_a_rank_steady_is_there_and_the_user_wins(engine: str) -> None:
+    for environment in environments(plan(engine=engine)):
+        assert (environment["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"], environment["MAX_JOBS"], environment["NVCC_THREADS"]) == ("3600", "4", "1")
+    own = {"MAX_JOBS": "1", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "480", "TRITON_CACHE_DIR": "/mine"}
+    for environment in environments(plan(engine=engine, env=own, cache_directory="/var/lib/unimem/cache")):
+        assert own.items() <= environment.items()
+
+
+def test_vllm_waits_for_its_core_as_long_as_the_group_may_take_and_that_is_no_other_group() -> None:
+    first, second = plan(start_timeout=1800), plan(start_timeout=7200)
+    assert [environment["VLLM_ENGINE_READY_TIMEOUT_S"] for environment in environments(second)] == ["7200", "7200"]
+    assert first["spec"] == second["spec"]
+    assert plan(env={"MAX_JOBS": "1"})["spec"] != first["spec"]

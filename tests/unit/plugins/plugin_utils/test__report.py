@@ -121,6 +121,20 @@ def test_a_deployment_is_told_whole() -> None:
     assert report["cause"] == "" and report["data"]["failed"] is False
 
 
+def test_what_is_doubtful_is_said_of_the_node() -> None:
+    doubt = "NCCL on spark-01 uses sockets (NET/Socket)"
+    nodes = {"spark-01": _report.node_report(host(tp_launch_doubts=[doubt])), "spark-02": _report.node_report(host())}
+    report = _report.deploy_report(nodes, COMMON)
+    assert report["lines"].count(f"  doubtful: {doubt}") == 1
+    assert report["data"]["nodes"]["spark-01"]["doubts"] == [doubt]
+
+
+def test_what_the_budget_doubts_is_said_with_its_prediction() -> None:
+    doubted = {"verdict": "fits", "need": 5 * GIB, "problems": [{"code": "memory_fragmented", "message": "in pieces", "severity": "warning"}]}
+    report = _report.deploy_report({"spark-01": _report.node_report(host(deploy_budget=doubted))}, COMMON)
+    assert "  doubtful:  in pieces" in report["lines"]
+
+
 def test_what_was_only_looked_at_is_not_said_to_have_been_measured() -> None:
     report = _report.deploy_report({"spark-01": _report.node_report(host())}, {**COMMON, "check": True, "result": {}})
     text = "\n".join(report["lines"])

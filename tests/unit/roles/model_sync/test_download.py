@@ -48,7 +48,7 @@ class Hub:
                 (place / name).write_bytes(content)
         (folder / "repos" / "org" / "x" / "refs.json").write_text(json.dumps({"main": NEW}))
         self.server = hub_server.serve(0, folder)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -223,8 +223,9 @@ def test_no_room_is_found_before_anything_is_fetched(node: Node, hub: Hub) -> No
     assert hub.fetched == [] and node.there() == []
 
 
-def processes(words: str) -> list[int]:
-    """Processes with these words on their command line."""
+def downloads(node: Node) -> list[int]:
+    """The node's processes that download: other tests, which run beside this one, have some of their own."""
+    words = f"download org/x --revision {NEW} --cache-dir {node.cache.parent} "
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -240,7 +241,7 @@ def test_an_interrupted_download_goes_on_and_leaves_nothing(node: Node, hub: Hub
     thread.start()
     shards = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
     wait_for(lambda: all((node.cache / "snapshots" / NEW / name).exists() for name in shards[:2]) and any(node.cache.rglob("*.incomplete")))
-    for pid in processes(f"download org/x --revision {NEW}"):
+    for pid in downloads(node):
         os.kill(pid, signal.SIGKILL)
     thread.join(60)
     assert "ended by signal 9" in told[0] and "run again" in told[0]
@@ -267,7 +268,7 @@ def test_a_controller_that_is_killed_leaves_a_download_that_ends_well(node: Node
         os.killpg(controller.pid, signal.SIGKILL)
         controller.wait()
     time.sleep(1)
-    assert processes(f"download org/x --revision {NEW}"), "the node goes on by itself"
+    assert downloads(node), "the node goes on by itself"
     told: list[Run] = []
     thread = threading.Thread(target=lambda: told.append(node.sync()))
     thread.start()

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.unimem.dgx_spark.tests.unit.ports import free_port
+
 PROGRAM = Path(__file__).resolve().parents[4] / "roles" / "tp_launch" / "files" / "rank_supervisor.py"
 WAIT = 120.0  # seconds; a bound for a loaded machine, no test waits that long when all is well
 
@@ -37,12 +39,6 @@ SERVE = (
     "    def do_GET(self): self.send_response(200); self.end_headers()\n"
     "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_forever()\n"
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def python(name: str, code: str, *arguments: str, kind: str = "service", **extra: Any) -> dict[str, Any]:

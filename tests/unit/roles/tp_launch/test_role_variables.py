@@ -8,7 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 ROLE = Path(__file__).resolve().parents[4] / "roles" / "tp_launch"
 
@@ -17,6 +20,8 @@ NOT_LASTING = {
     "tp_launch_state",
     "tp_launch_fabric_subnet",  # decides the addresses, which are in the plan
     "tp_launch_fabric_strict",
+    "tp_launch_fabric_min_speed",
+    "tp_launch_rdma_strict",
     "tp_launch_fabric_probe_port",
     "tp_launch_directory",
     "tp_launch_poll_interval",
@@ -51,7 +56,7 @@ def test_every_variable_is_in_the_plan_or_the_hash_or_known_not_to_matter() -> N
     internal = load("vars/main.yml")
     hashed = mentioned(internal["__tp_launch_settings"]) | mentioned(internal["__tp_launch_container"])
     # tasks/model.yml and vars make the path out of it.
-    hashed |= mentioned(internal["__tp_launch_model_path"])
+    hashed |= mentioned(internal["__tp_launch_model_path"]) | mentioned(internal["__tp_launch_image_id"])
     assert variables() - hashed == NOT_LASTING
 
 
@@ -67,3 +72,54 @@ def test_every_variable_of_the_role_is_used_by_it() -> None:
 
 def test_every_program_of_the_role_is_put_there() -> None:
     assert set(load("vars/main.yml")["__tp_launch_program_files"]) == {path.name for path in (ROLE / "files").iterdir() if path.is_file()}
+
+
+def trusted(value: Any) -> Any:
+    """As Ansible has what it reads from a role's files."""
+    if isinstance(value, dict):
+        return {key: trusted(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [trusted(entry) for entry in value]
+    return trust_as_template(value) if isinstance(value, str) else value
+
+
+def value_of(name: str, **variables: Any) -> Any:
+    """One of the role's variables, where these others are set."""
+    known = {**trusted(load("defaults/main.yml")), **trusted(load("vars/main.yml")), **variables}
+    return Templar(loader=DataLoader(), variables=known).template(known[name])
+
+
+CDI = [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"]}]
+HOOK = [{"count": -1, "capabilities": [["gpu"]]}]
+KNOWN = {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}
+
+
+@pytest.mark.parametrize(
+    ("host_info", "access", "requests"),
+    [
+        (KNOWN, "auto", CDI),
+        (KNOWN, "hook", HOOK),
+        ({}, "auto", HOOK),
+        ({}, "cdi", CDI),
+        ({"DiscoveredDevices": None, "CDISpecDirs": ["/etc/cdi"]}, "auto", HOOK),
+        ({"DiscoveredDevices": [{"Source": "cdi", "ID": "amd.com/gpu=all"}, {}]}, "auto", HOOK),
+    ],
+)
+def test_a_gpu_comes_by_cdi_where_docker_has_found_it(host_info: dict[str, Any], access: str, requests: list[dict[str, Any]]) -> None:
+    listed = {"__tp_launch_ranks": {"host_info": host_info}, "tp_launch_gpu_access": access}
+    assert value_of("__tp_launch_device_requests", **listed) == requests
+    own = [{"device_ids": ["0"]}]
+    assert value_of("__tp_launch_device_requests", **listed, tp_launch_device_requests=own) == own
+
+
+def test_kernels_are_kept_for_each_image_apart() -> None:
+    known = {"tp_launch_image_id": "sha256:0123456789abcdef0123", "tp_launch_plan": {"model_mount": "/models", "cache_mount": "/opt/unimem-cache"}}
+    assert value_of("__tp_launch_directories", **known)[2:] == [
+        {"path": "/var/lib/unimem/cache", "mode": "0700"},
+        {"path": "/var/lib/unimem/cache/0123456789abcdef", "mode": "1777"},
+    ]
+    assert value_of("__tp_launch_mounts", **known)[2] == {
+        "type": "bind", "source": "/var/lib/unimem/cache/0123456789abcdef", "target": "/opt/unimem-cache"
+    }
+    for name in ("__tp_launch_directories", "__tp_launch_mounts"):
+        assert len(value_of(name, **known, tp_launch_cache_directory="")) == 2

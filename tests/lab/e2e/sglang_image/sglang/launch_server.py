@@ -95,6 +95,7 @@ def serve(options: argparse.Namespace) -> None:
     words = [sys.executable, "-m", "sglang.launch_server", "--standin=scheduler", *sys.argv[1:]]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None and child.stdout is not None
+    questions, answers = child.stdin, child.stdout
     ready, lock = threading.Event(), threading.Lock()
 
     def watch() -> None:
@@ -131,9 +132,9 @@ def serve(options: argparse.Namespace) -> None:
         @staticmethod
         def token() -> str:
             with lock:
-                child.stdin.write("token\n")
-                child.stdin.flush()
-                return child.stdout.readline().strip()
+                questions.write("token\n")
+                questions.flush()
+                return answers.readline().strip()
 
         def log_message(self, *_values: object) -> None:
             return
@@ -141,7 +142,7 @@ def serve(options: argparse.Namespace) -> None:
     threading.Thread(target=watch, daemon=True).start()
     server = http.server.ThreadingHTTPServer((options.host, options.port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    if child.stdout.readline().strip() == "ready" and options.node_rank == 0:
+    if answers.readline().strip() == "ready" and options.node_rank == 0:
         say("Application startup complete.")
         ready.set()
         say("The server is fired up and ready to roll!")
