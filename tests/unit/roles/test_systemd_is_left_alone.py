@@ -4,17 +4,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = ("systemd", "systemd_service", "service")
+MODULES = {f"ansible.builtin.{name}" for name in ("systemd", "systemd_service", "service")}
+#: What these do by reading all unit files again.
+RELOADING = {"daemon_reload", "daemon_reexec", "enabled", "masked"}
+
+
+def dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    """All that are in a document, however deep."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from dictionaries(inner)
 
 
 def test_no_task_makes_systemd_read_its_files_again() -> None:
     files = [*(ROOT / "roles").glob("*/tasks/*.yml"), *(ROOT / "roles").glob("*/handlers/*.yml"), *(ROOT / "playbooks").rglob("*.yml")]
     assert files
     for path in files:
-        text = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#"))
-        assert "daemon_reload" not in text and "daemon-reload" not in text, path
-        # Enabling by these does so as well; what has to be enabled is so by modules of this collection.
-        assert not any(f"ansible.builtin.{name}:" in text for name in MODULES), path
+        for task in dictionaries(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            for name in MODULES & set(task):
+                assert not RELOADING & set(task[name]), f"{path}: {task.get('name')}"
+            assert "daemon-reload" not in str(task), f"{path}: {task.get('name')}"
