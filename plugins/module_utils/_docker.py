@@ -213,12 +213,15 @@ class EngineApi:
                 return None
             raise
 
-    def read_log(self, container_id: str, seconds: float) -> t.Iterator[bytes]:
-        """A container's log from its beginning, each line with its time stamp, as the engine streams it: what comes within the time. Raises EngineError."""
+    def read_log(self, container_id: str, seconds: float, since: int = 0) -> t.Iterator[bytes]:
+        """A container's log, each line with its time stamp, as the engine streams it: what comes within the time. Raises EngineError.
+
+        ``since``: seconds since 1970; 0: from its beginning, before any other start of the same container.
+        """
         end = time.monotonic() + seconds
         connection = _UnixConnection(self.socket_path, min(self._timeout, seconds))
         try:
-            connection.request("GET", f"/containers/{urllib.parse.quote(container_id, safe='')}/logs?stdout=true&stderr=true&timestamps=true")
+            connection.request("GET", f"/containers/{urllib.parse.quote(container_id, safe='')}/logs?stdout=true&stderr=true&timestamps=true&since={since}")
             answer = connection.getresponse()
             if answer.status >= 400:
                 _answer(answer.status, answer.read(65536))

@@ -12,8 +12,9 @@ import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ollama import NAME as OLLAMA
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import Plan
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Member, Scene
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import Unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._tenants import Tenant, process_key
 
@@ -40,7 +41,8 @@ def journal_entries(node: Node, plan: Plan, scene: Scene) -> list[dict[str, t.An
 
 
 def _unit_entry(node: Node, unit: Unit, role: str, scene: Scene) -> dict[str, t.Any]:
-    pids = [member.pid for member in scene.of_unit(unit.key)]
+    members = scene.of_unit(unit.key)
+    ports = sorted(node.listening([member.pid for member in members])) if members else []
     return {
         "key": unit.key,
         "kind": "unit",
@@ -53,14 +55,16 @@ def _unit_entry(node: Node, unit: Unit, role: str, scene: Scene) -> dict[str, t.
             "disabled": unit.starts_at_boot,
             "invocation": unit.invocation,
             "links": node.systemd.links(unit.name, unit.uid) if unit.starts_at_boot else {},
-            "ports": sorted(node.listening(pids)) if pids else [],
+            "ports": ports,
+            "loaded": _loaded(node, members, ports),
         },
     }
 
 
 def _container_entry(node: Node, container: Container, tenant: Tenant, scene: Scene) -> dict[str, t.Any]:
-    pids = [member.pid for member in scene.of_container(container.key)]
+    members = scene.of_container(container.key)
     published = set(container.ports) & node.listening()
+    ports = sorted(published | (node.listening([member.pid for member in members]) if members else set()))
     return {
         "key": container.key,
         "kind": "container",
@@ -78,8 +82,14 @@ def _container_entry(node: Node, container: Container, tenant: Tenant, scene: Sc
             "project": container.project,
             "service": container.labels.get("com.docker.compose.service"),
             "depends_on": container.labels.get("com.docker.compose.depends_on"),
-            "ports": sorted(published | node.listening(pids)) if pids else sorted(published),
+            "ports": ports,
             # A published port is listened on by the engine's proxy at once; these by the service itself.
             "inside": sorted(node.listening_inside(container.pid)) if container.pid else [],
+            "loaded": _loaded(node, members, ports),
         },
     }
+
+
+def _loaded(node: Node, members: list[Member], ports: list[int]) -> list[dict[str, str]]:
+    """What an Ollama among these processes has loaded: it ends with them, and nothing else tells of it."""
+    return node.loaded(ports) if any(member.name == OLLAMA for member in members) else []

@@ -15,6 +15,7 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Engine, find_engines
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._facts import gather
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import read_memory
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ollama import read_loaded
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._owners import OwnerReader
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._page_cache import drop_all, evict_files
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._process import Process, Stat, read_process, read_stat
@@ -55,6 +56,9 @@ class Node(t.Protocol):
 
     def listening_inside(self, pid: int) -> set[int]:
         """TCP ports that are listened on in a network of that process's own; none where it shares the node's."""
+
+    def loaded(self, ports: t.Collection[int]) -> list[dict[str, str]]:
+        """The models that an Ollama behind one of these ports has loaded, each with ``model`` and ``until``."""
 
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         """Evict the page cache of files."""
@@ -151,6 +155,10 @@ class LiveNode:
         if theirs is None or theirs == self._world.read_link("/proc/self/ns/net"):
             return set()
         return set(read_listeners(self._world, (), f"/proc/{pid}/net"))
+
+    def loaded(self, ports: t.Collection[int]) -> list[dict[str, str]]:
+        """See Node."""
+        return read_loaded(ports)
 
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         """See Node."""

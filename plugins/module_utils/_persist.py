@@ -95,6 +95,9 @@ class Tries:
 
     failures: list[float] = field(default_factory=list)
     begun: float | None = None
+    #: What the last failure began with, empty where that is not known, and how many in a row began so.
+    why: str = ""
+    alike: int = 0
 
     def start(self, now: float) -> Tries:
         """It is started now."""
@@ -104,15 +107,20 @@ class Tries:
         """A start that nobody saw end has failed, and what is older than a day is forgotten."""
         failures = [*self.failures, *([] if self.begun is None else [self.begun])]
         # Also in the future: a clock that was set back must not make failures last.
-        return Tries([at for at in failures if abs(now - at) < DAY])
+        kept = [at for at in failures if abs(now - at) < DAY]
+        # What nobody saw end may have ended in any way.
+        alike = min(self.alike, len(kept)) if self.begun is None else 0
+        return Tries(kept, None, self.why if alike else "", alike)
 
     def good(self) -> Tries:
         """The start has proved itself, or was ended by somebody's wish."""
-        return replace(self, begun=None)
+        return replace(self, begun=None, why="", alike=0)
 
-    def fail(self, now: float) -> Tries:
-        """It has failed, during its start or later."""
-        return Tries([*self.settle(now).failures, *([now] if self.begun is None else [])])
+    def fail(self, now: float, why: str = "") -> Tries:
+        """It has failed, during its start or later. ``why``: what that began with, where it is known."""
+        failures = [*self.settle(now).failures, *([now] if self.begun is None else [])]
+        before = self.alike if why == self.why and failures[:-1] else 0
+        return Tries(failures, None, why, before + 1 if why else 0)
 
 
 def check_deployment(name: str) -> str:
@@ -151,7 +159,8 @@ class PersistStore:
         try:
             told = parse_json(data)
             begun = told["begun"]
-            return Tries([float(at) for at in told["failures"]], None if begun is None else float(begun))
+            failures = [float(at) for at in told["failures"]]
+            return Tries(failures, None if begun is None else float(begun), str(told.get("why", "")), int(told.get("alike", 0)))
         except (KeyError, TypeError, ValueError) as exc:
             raise PersistError(f"{self.path(TRIES_FILE)} is damaged; remove it, and every try counts anew") from exc
 

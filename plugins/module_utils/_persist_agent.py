@@ -40,6 +40,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
     Tries,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PAUSE, REFUSED, unit_name
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import PEER_ENDED, PEER_LOST, STOPPED, RankLog, failed_by, parse_stamp, split_frames
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 
 DONE, FAILED = 0, 1
@@ -57,8 +58,11 @@ WAIT, LOAD, LOOK = 5.0, 1.0, 5.0
 #: As with the lease's guard: less MemAvailable than the floor for so long while a model loads, and the node is lost.
 FLOOR_SECONDS = 5.0
 
-#: What rank_supervisor.py ends with: asked to stop, and another rank ended first.
-STOPPED, PEER_ENDED = 143, 70
+#: So many failures in a row that began alike, and a further start would only end like them.
+ALIKE = 2
+
+#: Bytes of a log, and seconds, in which it is found what a rank failed by.
+LOG_BYTES, LOG_SECONDS = 64 * 1024 * 1024, 30.0
 
 _LOCK_SECONDS = 60.0
 
@@ -241,14 +245,25 @@ class Keeper:
     def _check_tries(self, record: Record) -> None:
         tries = self._store.tries().settle(self._now())
         self._save(tries)
+        self._check_used_up(record, tries)
+
+    def _check_used_up(self, record: Record, tries: Tries) -> None:
         if len(tries.failures) >= record.tries:
             raise _Refused(self._used_up(record, tries))
+        if tries.alike >= ALIKE:
+            raise _Refused(
+                f"{record.name} has failed {tries.alike} times in a row in the same way ({tries.why}); a further start would only cost memory, so it is "
+                f"not started again by itself. Mend that ('docker logs {record.name}') and {self._anew(record)}"
+            )
 
     def _used_up(self, record: Record, tries: Tries) -> str:
         return (
             f"{record.name} has failed {len(tries.failures)} times within a day; it is not started again by itself. Look why ('docker logs {record.name}'), "
-            f"and deploy anew, or remove {self._store.path(TRIES_FILE)} and start {unit_name(record.deployment)}"
+            f"and {self._anew(record)}"
         )
+
+    def _anew(self, record: Record) -> str:
+        return f"deploy anew, or remove {self._store.path(TRIES_FILE)} and start {unit_name(record.deployment)}"
 
     def _save(self, tries: Tries) -> None:
         if tries != self._store.tries():
@@ -395,7 +410,7 @@ class Keeper:
             f"MemAvailable stayed below {format_size(record.floor)} for {FLOOR_SECONDS:g} s (down to {format_size(watch.lowest or 0)}); "
             f"{record.name} was killed to save the node"
         )
-        return self._count(record)
+        return self._count(record, "its node's last memory was taken")
 
     def _ended(self, record: Record) -> int:
         """Who ended it decides what follows."""
@@ -409,13 +424,26 @@ class Keeper:
             self._save(self._store.tries().good())
             raise _Failed(f"{record.name} ended since another rank had ended")
         self._say(f"{record.name} ended with status {status}")
-        return self._count(record)
+        return self._count(record, "" if status == PEER_LOST else self._failed_by())
 
-    def _count(self, record: Record) -> int:
-        tries = self._store.tries().fail(self._now())
+    def _failed_by(self) -> str:
+        """By what the last start failed, as its log says; empty where it does not."""
+        container = self._container()
+        if self._rank is None or container is None:
+            return ""
+        # The log of a container goes on where it is started again.
+        log, since = RankLog(4), int(parse_stamp(container.started_at) or 0)
+        try:
+            for line in split_frames(self._rank.engine.read_log(self._rank.id, LOG_SECONDS, since), LOG_BYTES):
+                log.feed(line)
+        except EngineError as exc:
+            self._say(f"its log cannot be read: {exc}")
+        return failed_by(log.told())
+
+    def _count(self, record: Record, why: str) -> int:
+        tries = self._store.tries().fail(self._now(), why)
         self._save(tries)
-        if len(tries.failures) >= record.tries:
-            raise _Refused(self._used_up(record, tries))
+        self._check_used_up(record, tries)
         return FAILED
 
     def _stop(self) -> int:

@@ -16,7 +16,7 @@ import re
 import typing as t
 from collections import deque
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import EXCEPTION, Match, find
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._causes import EXCEPTION, ROOT, Match, by_name, find
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._mask import CUT, mask_command
 
 #: Characters of a line that are looked at and kept.
@@ -31,6 +31,11 @@ TRANSPORTS = 16
 
 #: How rank_supervisor.py ends a rank whose end is another rank's doing.
 PEER_ENDED, PEER_LOST, STOPPED = 70, 71, 143
+
+#: Kinds of causes that pass by themselves or come from outside: the next start need not end as this one did.
+_PASSING = ("network", "timeout", "docker", "killed", "controller")
+#: What differs from start to start in the same words: addresses and numbers.
+_VARIES = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")
 
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$")
 _PROCESS = re.compile(r"^\[(?P<process>[a-z0-9_-]{1,40})\] ")
@@ -175,6 +180,21 @@ class RankLog:
             "clock_offset": self._offset,
             "memory": self._memory,
         }
+
+
+def failed_by(told: t.Mapping[str, t.Any]) -> str:
+    """By what a start failed, in words that are the same when another one fails alike: the first message that is a cause of its own, else all exceptions.
+
+    All of them, since an engine may log one at each start that it gets over. Empty where nothing is known, or nothing that would have to come again.
+    """
+    if any(entry["cause"] == "signal" for entry in told["found"]):
+        return ""  # somebody killed it, and what it said then follows from that
+    for entry in told["found"]:
+        cause = by_name(entry["cause"])
+        if cause is not None and cause.level == ROOT:
+            return "" if cause.kind in _PASSING else cause.name
+    lines = [_VARIES.sub("#", entry["line"])[:200] for entry in told["exceptions"]]
+    return "; ".join(dict.fromkeys(lines))[:1000]
 
 
 def split_frames(chunks: t.Iterable[bytes], limit: int) -> t.Iterator[str]:

@@ -130,6 +130,7 @@ def _finish(outcome: Outcome, journal: Journal) -> tuple[dict[str, t.Any], str |
             "restore": entry.get("restore"),
             "state": entry["state"],
             "at": entry.get("at"),
+            "loaded": entry.get("before", {}).get("loaded", []),
         }
         for entry in journal.open_entries
     ]

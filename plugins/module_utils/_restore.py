@@ -17,6 +17,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Co
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import RESTORED, SETTLED, Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._json import parse_json
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import Node, pauses
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ollama import describe_loaded
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import RUNNING, SystemdError, Unit, explain, is_denied
@@ -323,6 +324,10 @@ class Restorer:
         return ""
 
     def _end(self, entries: list[dict[str, t.Any]]) -> Outcome:
+        for entry in entries:
+            loaded = entry.get("before", {}).get("loaded")
+            if loaded:
+                self.outcome.notes.append(f"{entry['kind']} {entry.get('name')} had loaded: {describe_loaded(loaded)}; it loads that again when it is asked")
         facts = self.node.gather() if self.outcome.changed and not self.options.check else None
         self.outcome.after = dict(facts.get("memory") or {}) if facts else self.outcome.before
         if any(self.problems.values()):

@@ -355,7 +355,10 @@ protection:
       elements: str
   sample: {matched: ['unit:ollama.service'], unmatched: ['unit:vllm-embedings.service']}
 evicted:
-  description: The open entries of the journal, that is what is evicted now.
+  description:
+    - The open entries of the journal, that is what is evicted now.
+    - C(loaded) has the models that an Ollama among them had loaded, with C(model) and C(until), the end of its keep-alive. They are not loaded again by
+      O(state=restored), which says so in RV(notes). The next request loads them.
   returned: always
   type: list
   elements: dict

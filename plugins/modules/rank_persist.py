@@ -51,7 +51,8 @@ options:
     default: 22
   tries:
     description:
-      - How often the rank may fail within 24 hours and still be started again.
+      - How often the rank may fail within 24 hours and still be started again. One that fails twice in a row in the same way is not started again either,
+        be it by the same known cause in its log, by the same exceptions, or by taking the node's last memory while it loads.
       - That it ends because another rank has ended is no failure of its own.
     type: int
     default: 3

@@ -130,11 +130,13 @@ class SimulatedNode:
         self.ports: set[int] = set()
         self.unit_ports: dict[str, int] = {}
         self.inside: dict[int, set[int]] = {}  # ports in the network of a container, by its first process
+        self.models: dict[int, list[dict[str, str]]] = {}  # what an Ollama behind a port has loaded
         self.links: dict[str, dict[str, str]] = {}
         self.log: list[str] = []
         self.times: list[float] = []  # when each line of the log happened
         self.die_after: int | None = None
         self.driver_keeps = False
+        self.stuck = "D"  # the state of what no signal ends
         self.deny: set[str] = set()
         self.next_pid = 9000
         self.starts: list[str] = []
@@ -336,6 +338,9 @@ class SimulatedNode:
     def listening_inside(self, pid: int) -> set[int]:
         return set(self.inside.get(pid, ()))
 
+    def loaded(self, ports: t.Collection[int]) -> list[dict[str, str]]:
+        return [row for port in ports for row in self.models.get(port, [])]
+
     def evict_files(self, paths: list[str]) -> tuple[int, list[str]]:
         self.happened(f"evict {' '.join(paths)}")
         self.cache = self.cache // 2
@@ -396,7 +401,7 @@ class SimulatedHandle:
         return False
 
     def state(self) -> str | None:
-        return "D" if self.identity.pid in self.node.procs else None
+        return self.node.stuck if self.identity.pid in self.node.procs else None
 
     def close(self) -> None:
         pass

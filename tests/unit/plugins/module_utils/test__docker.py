@@ -252,7 +252,8 @@ def test_a_log_is_streamed_and_its_refusal_is_an_error(daemon: Daemon) -> None:
     daemon.answers[("GET", f"/containers/{ID}/logs")] = (200, "x" * 100_000)
     api = EngineApi(daemon.path)
     assert b"".join(api.read_log(ID, 5.0)) == b"x" * 100_000
-    assert "timestamps=true" in daemon.asked[0][1]
+    assert "timestamps=true" in daemon.asked[0][1] and "since=0" in daemon.asked[0][1]
+    assert list(api.read_log(ID, 5.0, 1767225600)) and "since=1767225600" in daemon.asked[1][1]
     daemon.answers[("GET", f"/containers/{ID}/logs")] = (501, {"message": "configured logging driver does not support reading"})
     with pytest.raises(EngineError, match="does not support reading"):
         list(api.read_log(ID, 5.0))

@@ -96,10 +96,22 @@ def test_a_failure_is_forgotten_after_a_day_whatever_the_clock_does() -> None:
     assert tries.settle(-2 * DAY) == Tries()
 
 
+def test_failures_that_begin_alike_are_counted_while_nothing_is_between_them() -> None:
+    twice = Tries().start(1.0).fail(2.0, "x").start(3.0).fail(4.0, "x")
+    assert twice == Tries([1.0, 3.0], None, "x", 2)
+    assert twice.fail(5.0, "y").alike == 1 and twice.fail(5.0).alike == 0
+    assert twice.start(5.0).good().alike == 0, "it has proved itself"
+    assert twice.start(5.0).settle(6.0) == Tries([1.0, 3.0, 5.0]), "nobody saw how the last one ended"
+    assert twice.settle(DAY + 2.0).alike == 1 and twice.settle(DAY + 5.0) == Tries()
+    assert twice.settle(DAY + 5.0).fail(DAY + 6.0, "x").alike == 1
+
+
 def test_damaged_tries_are_said(store: PersistStore) -> None:
     assert store.tries() == Tries()
-    store.save_tries(Tries([1.0], 2.0))
-    assert store.tries() == Tries([1.0], 2.0)
+    store.save_tries(Tries([1.0], 2.0, "x", 1))
+    assert store.tries() == Tries([1.0], 2.0, "x", 1)
+    Path(store.path("tries.json")).write_text('{"failures": [1.0], "begun": null}', encoding="utf-8")
+    assert store.tries() == Tries([1.0]), "of an older agent"
     Path(store.path("tries.json")).write_text("{", encoding="utf-8")
     with pytest.raises(PersistError, match="damaged"):
         store.tries()

@@ -16,6 +16,7 @@ import pytest
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _persist_agent as agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import build_archive
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._liveness import Answer, Pulse
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import DAY, Liveness, PersistStore, Record
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PAUSE, REFUSED
@@ -339,6 +340,75 @@ def test_a_rank_that_fails_is_tried_so_many_times_and_no_more(kept: Kept) -> Non
     assert kept.unit() == [REFUSED] and kept.starts == 0, "nor at the next boot"
     kept.node.machine.clock += DAY
     assert kept.unit() == [agent.FAILED, agent.FAILED, REFUSED]
+
+
+def says(kept: Kept, *lines: str) -> None:
+    """What the rank's log has of its last start."""
+    kept.node.docker.log = b"".join(
+        b"\x01\0\0\0" + len(line).to_bytes(4, "big") + line for line in (f"2026-11-30T09:12:01Z {text}\n".encode() for text in lines)
+    )
+
+
+END = "[rank] 2026-11-30T09:12:29Z ending with status 1: engine ended with exit status 1"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA out of memory. Tried to allocate 512.00 MiB", "cuda_allocation"),
+        ("(EngineCore pid=7) ValueError: bad block 3 at 0x7f00", "(EngineCore pid=9) ValueError: bad block 4 at 0x7fff", "ValueError: bad block # at #"),
+        ("ValueError: bad block", "KeyError: 'layers'", ""),
+        ("ImportError: No module named 'nice_to_have'", "no word of it", ""),
+        ("no word of it", "no word of it", ""),
+        # Each of these may be gone at the next start.
+        ("torch.distributed.DistNetworkError: The client socket has timed out after 600000ms",) * 2 + ("",),
+        ("ending with status 137: engine was killed by signal 9",) * 2 + ("",),
+    ],
+)
+def test_a_rank_that_fails_twice_in_the_same_way_is_not_started_a_third_time(kept: Kept, first: str, second: str, alike: str) -> None:
+    kept.keep(tries=5)
+    kept.boot()
+    words = iter([first, second, "a third way to end", "a fourth", "a fifth"])
+    crash_after(kept, 20)
+    start = kept.node.docker.start
+
+    def started(container_id: str) -> None:
+        start(container_id)
+        says(kept, f"[rank] {text}" if "killed by" in (text := next(words)) else f"[engine] {text}", END)
+
+    kept.node.docker.start = started  # type: ignore[method-assign]
+    if not alike:
+        assert kept.unit() == [agent.FAILED] * 4 + [REFUSED] and kept.starts == 5
+        return
+    assert kept.unit() == [agent.FAILED, REFUSED] and kept.starts == 2
+    assert "2 times in a row in the same way" in kept.said[-1] and alike in kept.said[-1] and "tries.json" in kept.said[-1]
+    kept.boot()
+    assert kept.unit() == [REFUSED] and kept.starts == 0, "nor at the next boot"
+    kept.node.machine.clock += DAY
+    assert kept.run() == agent.FAILED
+
+
+def test_a_log_of_an_earlier_start_is_not_read(kept: Kept) -> None:
+    asked: list[int] = []
+
+    def read_log(container_id: str, seconds: float, since: int = 0) -> t.Iterator[bytes]:
+        asked.append(since)
+        raise EngineError("failed", "configured logging driver does not support reading")
+        yield b""
+
+    kept.node.docker.read_log = read_log  # type: ignore[method-assign]
+    kept.boot()
+    crash_after(kept, 20)
+    assert kept.unit() == [agent.FAILED, agent.FAILED, REFUSED], "without a log they are counted all the same"
+    assert asked == [1767225600] * 3 and "its log cannot be read: configured" in " ".join(kept.said)
+
+
+def test_a_rank_that_takes_its_nodes_memory_twice_is_not_started_a_third_time(kept: Kept) -> None:
+    kept.keep(tries=5)
+    kept.boot()
+    kept.node.free = GIB
+    assert kept.unit() == [agent.FAILED, REFUSED] and kept.starts == 2
+    assert "in the same way (its node's last memory was taken)" in kept.said[-1]
 
 
 def test_a_rank_that_works_for_a_while_each_time_is_bounded_too(kept: Kept) -> None:

@@ -308,6 +308,13 @@ def test_rights() -> None:
     assert stops(plan(node, ["process:mine"])) == ["mine (pid 12)"]
 
 
+def test_leftover_of_a_unit_that_ended_before_anybody_looked() -> None:
+    """KillMode=process: it is dead, and what it left still holds its memory."""
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", active_state="inactive"), Proc(10, "VLLM::EngineCore", gpu=GIB), Proc(11, "helper", rss=GIB))
+    assert stops(plan(node, ["unit:t"])) == ["VLLM::EngineCore (pid 10)"]
+
+
 def test_leftover_of_a_container_that_its_engine_says_has_ended() -> None:
     node = SimulatedNode()
     node.add_process(Proc(10, "VLLM::EngineCore", gpu=GIB, container="container:" + "a" * 64))

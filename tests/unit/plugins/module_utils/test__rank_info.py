@@ -129,6 +129,21 @@ def test_a_rank_is_described_whole_with_its_secrets_masked() -> None:
     assert node["engine"] is None and node["clock"] == 1796030000.0
 
 
+@pytest.mark.parametrize("oom_killed", [False, True])
+@pytest.mark.parametrize("line", ["CUDA out of memory. Tried to allocate 2.00 GiB", "Loading weights"])
+@pytest.mark.parametrize("kernel", ["Out of memory: Killed process 7 (VLLM::Worker_TP) total-vm:1kB, anon-rss:2kB", "fine"])
+def test_status_137_is_told_apart_from_what_the_allocator_the_engine_and_the_kernel_say(oom_killed: bool, line: str, kernel: str) -> None:
+    """Anybody's SIGKILL is 137; none of the four follows from another."""
+    around = world()
+    around.commands = {**around.commands, journal_argv(1796029860): RunResult(0, f"1796029930.5 spark-02 kernel: {kernel}\n")}
+    engine = FakeEngine(told(ExitCode=137, OOMKilled=oom_killed), log=frames(f"2026-11-30T09:12:01Z [engine] {line}\n"))
+    node = _rank_info.read_node(around, engine, "default", 40, 10.0, paths=["/data"])
+    (rank,) = node["ranks"]
+    assert (rank["exit_status"], rank["oom_killed"]) == (137, oom_killed)
+    assert [entry["cause"] for entry in rank["log"]["found"]] == (["cuda_allocation"] if line.startswith("CUDA") else [])
+    assert [entry["cause"] for entry in node["journal"]["found"]] == (["kernel_oom"] if kernel != "fine" else [])
+
+
 def test_what_the_node_says_of_the_same_time() -> None:
     node = _rank_info.read_node(world(), FakeEngine(told()), "default", 40, 10.0, paths=["/data"])
     assert [entry["cause"] for entry in node["journal"]["found"]] == ["kernel_oom"]

@@ -16,6 +16,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import J
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir import PathError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._reclaim_run import run
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import RunResult
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_node import (
     GIB,
     Died,
@@ -285,6 +286,18 @@ def test_bare_process_gets_term_only(tmp_path):
     assert "kill_leftovers" in result["actions"][0]["result"]
 
 
+def test_ray_workers_that_ray_stop_left_are_found_by_their_titles(tmp_path):
+    """That ``ray stop`` has ended well says nothing. Their parent is pid 1 then, and the kernel knows 15 characters of their titles."""
+    node = SimulatedNode()
+    node.add_process(Proc(40, "raylet", argv=("/usr/lib/ray/raylet", "--port=1")))
+    node.add_process(Proc(41, "gcs_server"))
+    node.add_process(Proc(50, "ray::RayWorkerW", gpu=20 * GIB, argv=("ray::RayWorkerWrapper.execute_method",)))
+    node.add_process(Proc(51, "ray::IDLE", gpu=GIB, argv=("ray::IDLE",)))
+    result = go(node, tmp_path, stop=["process:ray::*", "process:raylet", "process:gcs_server"])
+    assert result["verdict"] == "freed", result["msg"]
+    assert sorted(node.signals) == [(50, 15), (51, 15)], "what holds nothing is left alone"
+
+
 def test_kill_leftovers_kills_what_ignored_term_after_the_grace_time(tmp_path):
     node = SimulatedNode()
     node.add_process(Proc(50, "llama-server", gpu=GIB, ignores_term=True))
@@ -293,11 +306,15 @@ def test_kill_leftovers_kills_what_ignored_term_after_the_grace_time(tmp_path):
     assert result["actions"][0]["result"] == "killed" and node.clock >= 7
 
 
-def test_stuck_in_the_kernel(tmp_path):
+@pytest.mark.parametrize("state", ["D", "R"])
+def test_stuck_in_the_kernel(tmp_path, state):
+    """Asleep in a driver, or spinning in it. It is not tried again and again."""
     node = SimulatedNode()
+    node.stuck = state
     node.add_process(Proc(50, "llama-server", gpu=GIB, unkillable=True))
     result = go(node, tmp_path, stop=["process:llama*"], kill_leftovers=True)
-    assert result["verdict"] == "unkillable_reboot" and "state D" in result["actions"][0]["result"]
+    assert result["verdict"] == "unkillable_reboot" and f"stuck in the kernel (state {state})" in result["actions"][0]["result"] and "reboot" in result["msg"]
+    assert node.signals == [(50, 15), (50, 9)]
 
 
 def test_respawning_names_who_starts_it_and_gives_up(tmp_path):
@@ -443,7 +460,9 @@ def test_signalling_that_is_not_permitted(tmp_path):
     assert go(node, tmp_path, stop=["process:llama*"])["verdict"] == "not_permitted"
 
 
-def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path):
+@pytest.mark.parametrize("place", ["unit:t.service", None])
+def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path, place):
+    """In the dead unit's control group, or elsewhere by now: it was in that unit when that was stopped."""
     node = SimulatedNode()
     node.add_unit(unit("t.service", kill_mode="process"), Proc(1000, "t", rss=GIB))
     node.add_process(Proc(1001, "VLLM::EngineCore", gpu=20 * GIB, unit=None))
@@ -453,7 +472,7 @@ def test_what_a_unit_left_behind_is_ended_in_a_later_round(tmp_path):
     def leave(key):
         end_of(key)
         node.procs.setdefault(1001, orphan)
-        node.procs[1001].unit = "unit:t.service"
+        node.procs[1001].unit = place
 
     node.end_of = leave
     node.procs[1001].unit = "unit:t.service"
@@ -707,6 +726,41 @@ def test_unit_without_a_stop_timeout_gets_the_grace_time(tmp_path):
     node.systemd.start_stopping = start_stopping
     go(node, tmp_path, stop=["unit:t"], grace=7)
     assert asked == [7]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_unit_whose_stop_hangs_is_killed_whole_only_where_that_is_allowed(tmp_path, allowed):
+    """By its manager, which ends all that is in its control group."""
+    node = SimulatedNode()
+    node.add_unit(unit("t.service", stop_seconds=None), Proc(70, "t", gpu=GIB), Proc(71, "VLLM::EngineCore", gpu=8 * GIB, parent=70))
+
+    def start_stopping(names, uid, timeout):
+        node.units["unit:t.service"] = node.units["unit:t.service"]._replace(active_state="deactivating")
+        node.clock += timeout
+        return _Hung()
+
+    kill = node.systemd.kill
+
+    def kill_all(name, uid, timeout):
+        kill(name, uid, timeout)
+        node.end_of(f"unit:{name}")
+
+    node.systemd.start_stopping, node.systemd.kill = start_stopping, kill_all
+    result = go(node, tmp_path, stop=["unit:t"], grace=7, kill_leftovers=allowed)
+    (stop,) = [row for row in result["actions"] if row["action"] == "stop"]
+    assert 7 <= node.clock < 10 and node.signals == []
+    assert ("kill t.service" in node.log) is allowed
+    if allowed:
+        assert (result["verdict"], stop["result"]) == ("freed", "killed")
+    else:
+        assert result["verdict"] == "still_held" and "'kill_leftovers: true' would allow SIGKILL" in stop["result"]
+
+
+class _Hung:
+    """A ``systemctl stop`` that was left at its deadline."""
+
+    def finish(self):
+        return RunResult(-9, timed_out=True)
 
 
 def test_unit_that_was_started_anew_meanwhile_is_left_alone_in_that_round(tmp_path):

@@ -167,6 +167,40 @@ def test_restored_after_a_reboot(tmp_path: Path) -> None:
     assert node.state() == before
 
 
+@pytest.mark.parametrize("kind", ["unit", "container"])
+def test_an_ollama_is_stopped_as_a_service_and_what_it_had_loaded_is_in_the_record(tmp_path: Path, kind: str) -> None:
+    """Its keep-alive decides what it holds at a moment, so that its memory says nothing about it; and it is in no file."""
+    node = SimulatedNode()
+    loaded = [{"model": "qwen3:8b", "until": "2318-01-01T00:00:00Z"}, {"model": "phi4", "until": "2026-01-01T00:05:00Z"}]
+    node.models = {11434: loaded, 7777: [{"model": "of another program", "until": ""}]}
+    node.ports = {11434, 7777}
+    node.add_unit(unit("other.service"), Proc(20, "other", gpu=GIB))
+    if kind == "unit":
+        node.add_unit(unit("ollama.service"), Proc(10, "ollama"), Proc(11, "ollama", gpu=8 * GIB, parent=10))
+        node.unit_ports = {"unit:ollama.service": 11434, "unit:other.service": 7777}
+    else:
+        node.add_container(container("ollama", 5, ports=(11434,)), Proc(10, "ollama"), Proc(11, "ollama", gpu=8 * GIB, parent=10))
+    go(node, tmp_path, state="freed", stop=["process:ollama", "unit:other"])
+    assert node.signals == [], "its runner is not ended behind its back"
+    journal = Journal(str(tmp_path / "state" / "journal.json")).load()
+    assert [entry["before"]["loaded"] for entry in journal.open_entries] == [loaded, []]
+    result = go(node, tmp_path)
+    assert result["verdict"] == "restored" and node.state()["units"]["unit:other.service"] == ("active", "enabled")
+    assert (
+        f"{kind} ollama{'.service' if kind == 'unit' else ''} had loaded: qwen3:8b (kept for good), phi4 (kept until 2026-01-01T00:05:00Z)"
+        in result["notes"][0]
+    )
+    assert len(result["notes"]) == 1 and len([line for line in node.log if line.startswith("start ")]) == 2, "it is started, and nothing else"
+
+
+def test_an_idle_ollama_is_stopped_where_it_always_is(tmp_path: Path) -> None:
+    """It holds nothing now, since its keep-alive is over, and would again with the next request."""
+    node = SimulatedNode()
+    node.add_unit(unit("ollama.service"), Proc(10, "ollama"))
+    evict(node, tmp_path, "unit:ollama", always=["unit:ollama"], need=GIB)
+    assert not node.units["unit:ollama.service"].running
+
+
 def test_unit_that_has_been_removed_is_said_and_the_others_come_back(tmp_path: Path) -> None:
     node = two_services()
     evict(node, tmp_path, "unit:a", "unit:b")
