@@ -140,6 +140,7 @@ class _Budget:
             "recommend": recommend,
             "will_take": self._will_take(terms, need, outside),
             "floor": self._floor(),
+            "room": self._room(terms, need, outside),
             "uncertainty": {"need_low": low, "need_high": high},
             "kv_layout": self._layout(cache),
             "remedies": found_remedies,
@@ -376,6 +377,26 @@ class _Budget:
         """Whether enough remains available with *room* bytes, page cache evicted; more never makes it false."""
         floor = self._floor()
         return not floor or room - need >= floor
+
+    def _room(self, terms: t.Mapping[str, int | None], need: int | None, outside: int) -> int | None:
+        """The least that a process must be able to get for a fit: the need, the floor, and what the engine's own checks ask beside; None where nothing does.
+
+        Found by halving, since what fits with some memory fits with more.
+        """
+        total = self.pool.total
+        if need is None or total is None or self.verdict == UNKNOWN or self.problems.errors():
+            return None
+
+        def fits(free: int) -> bool:
+            return self._leaves_floor(free, need) and self._fits_at(free, terms, need, outside)
+
+        low, high = need, total
+        if low > high or not fits(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle + 1, high)
+        return high
 
     def _balanced(self, free: int) -> bool:
         """Whether this node has so much, with *free* bytes, that SGLang takes its ranks for alike. Of the node with less: the other one is not at fault."""

@@ -314,6 +314,13 @@ budget:
       description: What has to remain available beside the need, by O(floor). Zero where O(gpu_memory_utilization) does not decide what remains.
       type: int
       returned: always
+    room:
+      description:
+        - The least that a new CUDA process must be able to get on this node for the verdict to be a fit. That is the need, what RV(budget.floor) adds, and what
+          the engine's own checks ask beside (such as a share of the whole pool, or as much as on the other nodes). Make so much room, not RV(budget.need).
+        - V(null) where no room would do, or nothing is known.
+      type: int
+      returned: always
     uncertainty:
       description: The need with the lowest and the highest figures seen for the overheads, C(need_low) and C(need_high).
       type: dict

@@ -583,6 +583,18 @@ def test_sglang_refuses_a_node_with_less_than_the_others_and_stopping_cures_it()
     assert budget(SEED, engine="vllm_mp", peers=[more])["verdict"] == "fits_after_cache_eviction"
 
 
+def test_the_room_is_what_the_verdict_asks_and_not_only_the_need() -> None:
+    """Whoever makes room for the need alone stops nothing where it is the engine's own check that wants more."""
+    more = node(available=117.0)
+    unlike = budget(SEED, engine="sglang", peers=[more])
+    assert unlike["need"] < unlike["have"] < unlike["room"]
+    shared = budget(SEED, engine="vllm_mp", gpu_memory_utilization=0.9, kv_cache_memory=8 * GIB)
+    assert shared["room"] >= 0.9 * 119.7 * GIB > shared["need"]
+    plain = budget(SEED, engine="vllm_mp")
+    assert plain["room"] == plain["need"]
+    assert budget(SEED, kv_cache_memory=100 * GIB)["room"] is None
+
+
 def test_nodes_of_different_size_are_said() -> None:
     assert "nodes_differ" in codes(budget(peers=[node(121.7)]))
     assert "nodes_differ" not in codes(budget(peers=[node(119.6)]))
