@@ -16,6 +16,7 @@ import ast
 import functools
 import importlib
 import io
+import types
 import typing as t
 import zipfile
 
@@ -50,8 +51,12 @@ def collect_sources(name: str) -> dict[str, str]:
 
 
 @functools.cache
-def build_archive(name: str) -> bytes:
-    """An archive that runs ``main(sys.argv)`` of one of the module_utils. Raises ArchiveError. A process's sources do not change."""
+def build_archive(agent: types.ModuleType) -> bytes:
+    """An archive that runs ``main(sys.argv)`` of one of the module_utils. Raises ArchiveError. A process's sources do not change.
+
+    The module itself is taken and not its name: Ansible sends a node only what is imported.
+    """
+    name = agent.__name__.rpartition(".")[2]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         sources = collect_sources(name)

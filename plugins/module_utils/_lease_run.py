@@ -307,7 +307,7 @@ def _hold(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.
     except EngineError as exc:
         raise LeaseError(str(exc)) from exc
     lease = replace(lease, standing=standing, journal_digest=node.journal_digest(wishes.journal))
-    node.store.write_bytes(_lease_agent.ARCHIVE, build_archive("_lease_agent"))
+    node.store.write_bytes(_lease_agent.ARCHIVE, build_archive(_lease_agent))
     command = _command(node)
     wrong = prove(command)
     if wrong:

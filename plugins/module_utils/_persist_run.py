@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import typing as t
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _persist_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive, check_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError, find_engines
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import RankEngine
@@ -76,7 +77,7 @@ def _keep(host: Host, store: PersistStore, units: PersistUnits, params: t.Mappin
         result["diff"]["after"] = f"{units.name} would be made\n"
         return
     record = _record(ranks, params)
-    archive = build_archive("_persist_agent")
+    archive = build_archive(_persist_agent)
     command = [sys.executable or "/usr/bin/python3", "-I", "-B", store.path(ARCHIVE), record.deployment]
     text = unit_text(record.deployment, command, store.path(RECORD_FILE), record.tries, record.stop_seconds)
     same = {

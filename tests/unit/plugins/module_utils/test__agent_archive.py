@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils import _agent_archive
+from ansible_collections.unimem.dgx_spark.plugins.module_utils import _agent_archive, _lease_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import PACKAGE, ArchiveError, build_archive, collect_sources
+
+MODULES = Path(__file__).resolve().parents[4] / "plugins" / "modules"
 
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("agent") / "agent.pyz"
-    path.write_bytes(build_archive("_lease_agent"))
+    path.write_bytes(build_archive(_lease_agent))
     return path
 
 
@@ -46,7 +48,7 @@ def test_it_has_what_restores_and_nothing_that_needs_ansible(archive: Path) -> N
 
 
 def test_the_same_sources_make_the_same_archive(archive: Path) -> None:
-    assert build_archive("_lease_agent") == archive.read_bytes()
+    assert build_archive(_lease_agent) == archive.read_bytes()
 
 
 def test_it_is_packed_from_an_archive_too(archive: Path, tmp_path: Path) -> None:
@@ -61,10 +63,19 @@ def test_it_is_packed_from_an_archive_too(archive: Path, tmp_path: Path) -> None
             packed.writestr("/".join(PACKAGE.split(".")[:depth]) + "/__init__.py", "")
     program = (
         f"import sys; sys.path.insert(0, {str(sent)!r}); from {PACKAGE}._agent_archive import build_archive; "
-        f"open({str(tmp_path / 'again.pyz')!r}, 'wb').write(build_archive('_lease_agent'))"
+        f"from {PACKAGE} import _lease_agent; open({str(tmp_path / 'again.pyz')!r}, 'wb').write(build_archive(_lease_agent))"
     )
     subprocess.run([sys.executable, "-I", "-S", "-B", "-c", program], check=True, env={}, cwd=tmp_path, timeout=120)
     assert (tmp_path / "again.pyz").read_bytes() == archive.read_bytes()
+
+
+@pytest.mark.parametrize(("module", "agent"), [("node_lease", "_lease_agent"), ("rank_persist", "_persist_agent")])
+def test_ansible_sends_all_that_the_module_packs(module: str, agent: str) -> None:
+    """It sends what a module imports, and what that imports: an agent that is only named is not on the node."""
+    sent: set[str] = set()
+    for name in _agent_archive._imports((MODULES / f"{module}.py").read_text(encoding="utf-8")):
+        sent.update(collect_sources(name.removeprefix(f"{PACKAGE}.")))
+    assert set(collect_sources(agent)) <= sent
 
 
 def test_a_source_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

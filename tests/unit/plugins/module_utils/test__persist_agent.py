@@ -572,7 +572,7 @@ def test_nobody_asks_while_the_node_is_leased(head: Kept) -> None:
 
 def test_it_runs_from_its_archive(tmp_path: Path) -> None:
     archive = tmp_path / "agent.pyz"
-    archive.write_bytes(build_archive("_persist_agent"))
+    archive.write_bytes(build_archive(agent))
     for arguments, status, words in ((["default", "check"], 0, "ready"), ([], REFUSED, "usage"), (["../x"], REFUSED, "refused: deployment")):
         done = subprocess.run([sys.executable, "-I", "-B", str(archive), *arguments], capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, words in done.stdout) == (status, True), done
