@@ -165,8 +165,10 @@ def left_behind(host: str) -> list[str]:
     running = on_host(host, "pgrep", "-af", "VLLM::|rank_supervisor", check=False).stdout.splitlines()
     found += [f"process {line}" for line in running if line.split()[0] not in theirs]
     found += [f"/dev/shm/{name}" for name in on_host(host, "ls", "-A", "/dev/shm").stdout.split()]
-    units = on_host(host, "systemctl", "list-units", "--all", "--plain", "--no-legend", "unimem-lease*", check=False).stdout
+    # Those that do something, and files. A unit that has neither is one that systemd remembers since the boot, until somebody has it reload.
+    units = on_host(host, "systemctl", "list-units", "--plain", "--no-legend", "unimem-lease*", check=False).stdout
     found += [f"unit {line.split()[0]}" for line in units.splitlines()]
+    found += on_host(host, "find", "/etc/systemd/system", "/run/systemd/transient", "-name", "unimem-lease*", check=False).stdout.split()
     found += [f"/var/lib/unimem/launch/{name}" for name in on_host(host, "ls", "-A", "/var/lib/unimem/launch", check=False).stdout.split()]
     return found
 
