@@ -37,7 +37,7 @@ def test_it_is_accepted_by_its_tokens_and_left_alone(group: Group) -> None:
 @pytest.mark.parametrize(("host", "rank"), [("spark-01", 0), ("spark-02", 1)])
 def test_a_scheduler_that_dies_takes_the_group_with_it(group: Group, host: str, rank: int) -> None:
     """The other rank would wait for it for ever, and the worker's server says that it is well."""
-    kill(host, rank, "--standin=scheduler")
+    kill(host, rank, "sglang.launch_server --standin=scheduler")
     group.wait_ended()
 
 
