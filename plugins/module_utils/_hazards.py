@@ -105,7 +105,7 @@ def watchdogs(facts: t.Any, left: int) -> list[str]:
 
 def _amount(text: t.Any, whole: int, unit: int) -> int | None:
     """Bytes of a threshold such as C(10), C(10,5) or C(10 %) (percent of *whole*), C(300 M), or a number of *unit* bytes; the first of two is TERM's."""
-    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(%|M|)", str(text).split(",")[0].strip())
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(%|M|)", str(text).partition(",")[0].strip())
     if match is None:
         return None
     scale = whole / 100 if match[2] == "%" else MIB if match[2] == "M" else unit
@@ -118,7 +118,7 @@ def _earlyoom(thresholds: t.Mapping[str, t.Any], total: int, swap_total: int) ->
     def lower(percent: str, kib: str, whole: int) -> tuple[int, str] | None:
         found = []
         if percent in thresholds:
-            found.append((_amount(f"{str(thresholds[percent]).split(',')[0]}%", whole, 1), f"{percent} {thresholds[percent]}"))
+            found.append((_amount(f"{str(thresholds[percent]).partition(',')[0]}%", whole, 1), f"{percent} {thresholds[percent]}"))
         if kib in thresholds:
             found.append((_amount(thresholds[kib], whole, KIB), f"{kib} {thresholds[kib]}"))
         known = [(size, text) for size, text in found if size is not None]
