@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from harness import HOSTS, on_host, ranks, run_playbook, unit
 
 # Beside the embeddings service the native engine lacks too little to be sure of the eviction.
@@ -56,6 +57,8 @@ def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
     assert page.count("<polyline") >= 6
 
 
+# test_45_replace.py shows the same with a stand-in for the engine, in `make test`.
+@pytest.mark.soak
 def test_another_option_restarts_both_ranks_together(undeployed: None) -> None:
     old = {host: ranks(host) for host in HOSTS}
     run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, "tp_launch_max_num_seqs": 8})
