@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from harness import HOSTS, on_host, ranks, run_playbook, unit
 
 # Beside the embeddings service the native engine lacks too little to be sure of the eviction.
@@ -57,8 +56,14 @@ def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
     assert page.count("<polyline") >= 6
 
 
-# test_45_replace.py shows the same with a stand-in for the engine, in `make test`.
-@pytest.mark.soak
+def test_what_can_never_fit_does_not_stop_what_serves(undeployed: None) -> None:
+    """test_45_replace.py has more of that, with a stand-in."""
+    old = {host: ranks(host) for host in HOSTS}
+    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, "tp_launch_kv_cache_memory": "100 GiB"})
+    assert run.rc != 0 and any("That is at best" in message for _host, _task, message in run.failures), run.failures
+    assert {host: ranks(host) for host in HOSTS} == old and all(old.values())
+
+
 def test_another_option_restarts_both_ranks_together(undeployed: None) -> None:
     old = {host: ranks(host) for host in HOSTS}
     run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, "tp_launch_max_num_seqs": 8})

@@ -12,7 +12,8 @@ import pytest
 from harness import HOSTS, Run, on_host, ranks, run_playbook
 from standin import Group, deploy, launched
 
-soak = pytest.mark.soak
+# test_40_deploy_native.py has the first of it in `make test`.
+pytestmark = pytest.mark.soak
 
 #: Longer than any reading takes, and much longer than a stop.
 LATE = 12
@@ -50,8 +51,8 @@ def replace(group: Group, *arguments: str, **changes: Any) -> Run:
     ("changes", "why"),
     [
         ({"tp_launch_kv_cache_memory": "100 GiB"}, "That is at best, once the group that runs now has ended"),
-        pytest.param({"tp_launch_context_length": 9_000_000}, "context_beyond_model", marks=soak),
-        pytest.param({"tp_launch_port": 8099}, "port 8099 (the endpoint) is taken: LISTEN on 127.0.0.1:8099", marks=soak),
+        ({"tp_launch_context_length": 9_000_000}, "context_beyond_model"),
+        ({"tp_launch_port": 8099}, "port 8099 (the endpoint) is taken: LISTEN on 127.0.0.1:8099"),
     ],
     ids=["cannot fit", "is wrong in itself", "its port is taken"],
 )
@@ -97,7 +98,6 @@ def test_what_it_held_is_waited_for(group: Group) -> None:
             on_host(host, "gb10-sim-ctl", "reset")
 
 
-@soak
 def test_memory_that_never_comes_back_is_not_called_undone(undeployed: None) -> None:
     with launched() as found:
         for host in HOSTS:
@@ -112,7 +112,6 @@ def test_memory_that_never_comes_back_is_not_called_undone(undeployed: None) -> 
     assert run_playbook("playbooks/undeploy_qwen.yml", extra=found.settings).rc == 0
 
 
-@soak
 def test_a_failure_without_a_place_for_its_diagnosis_keeps_one(undeployed: None) -> None:
     run = deploy(fault="0:kv:raise")
     assert run.rc != 0
