@@ -97,6 +97,8 @@ def beside(work: Callable[[], list[Outcome]]) -> Iterator[Callable[[], list[Outc
         def apart() -> None:
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
+            # Python's own streams need not be those two: whoever captures this process has put others in their place.
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
             told.send(work())
 
         def finished() -> list[Outcome]:
