@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import harness
 import pytest
 from harness import HOSTS, on_host, ranks, run_playbook, unit
+from models import SOURCE, TARGET
 from stand_ins import StandIns
 
 CONTEXT_MARGIN = 700 * 1024**2
@@ -85,3 +86,16 @@ def undeployed() -> Iterator[None]:
             pytest.fail(f"undeploy_qwen.yml ended with {run.rc}: {run.failures}")
         if _when == "before":
             yield
+
+
+@pytest.fixture
+def stock_pair() -> Iterator[None]:
+    """The receiver lets the controller in, and not the source: as two Sparks come out of the box."""
+    keys = "/root/.ssh/authorized_keys"
+    on_host(TARGET, "cp", "--preserve=all", keys, keys + ".kept")
+    theirs = on_host(SOURCE, "sh", "-c", "cat /root/.ssh/id_*.pub").stdout.split()[1]
+    on_host(TARGET, "sed", "--in-place", f"\\|{theirs}|d", keys)
+    try:
+        yield
+    finally:
+        on_host(TARGET, "mv", keys + ".kept", keys)

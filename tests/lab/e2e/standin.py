@@ -121,23 +121,46 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> floa
 
 
 @contextlib.contextmanager
-def meanwhile(condition: Callable[[], bool], action: Callable[[], object]) -> Iterator[None]:
-    """Do something beside the body, as soon as something is so. Both must have come about by the end of the body."""
+def beside(work: Callable[[], object], patience: float) -> Iterator[None]:
+    """Do something beside the body. It must have been done so many seconds after the body's end."""
     outcome: list[BaseException | None] = []
 
-    def work() -> None:
+    def done() -> None:
         try:
-            until(condition, "the moment has come", 120)
-            action()
+            work()
             outcome.append(None)
         except BaseException as error:  # the thread has nobody to raise to
             outcome.append(error)
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=done, daemon=True)
     thread.start()
     yield
-    thread.join(5)
+    thread.join(patience)
     assert outcome == [None], outcome or "the moment never came"
+
+
+@contextlib.contextmanager
+def meanwhile(condition: Callable[[], bool], action: Callable[[], object]) -> Iterator[None]:
+    """Do something beside the body, as soon as something is so. Both must have come about by the end of the body."""
+
+    def work() -> None:
+        until(condition, "the moment has come", 120)
+        action()
+
+    with beside(work, 5):
+        yield
+
+
+def tokens(model: str = NAME, key: str = "") -> bool:
+    """Whether the endpoint gives any, asked on the head and past our own code."""
+    body = json.dumps({"model": model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0})
+    ask = (
+        "import sys, json, urllib.request as u; "
+        "h = {'Content-Type': 'application/json', 'Authorization': 'Bearer ' + sys.argv[2]}; "
+        "r = u.Request('http://127.0.0.1:8000/v1/completions', sys.argv[1].encode(), h); "
+        "print(json.load(u.urlopen(r, timeout=20))['choices'][0]['text'])"
+    )
+    return bool(on_host("spark-01", "python3", "-c", ask, body, key, check=False).stdout.strip())
 
 
 def rank_says(host: str, number: int, text: str) -> Callable[[], bool]:

@@ -213,19 +213,6 @@ def _open_a_door(seconds: int) -> str:
     )
 
 
-@pytest.fixture
-def stock_pair() -> Iterator[None]:
-    """The receiver lets the controller in, and not the source: as two Sparks come out of the box."""
-    keys = "/root/.ssh/authorized_keys"
-    on_host(TARGET, "cp", "--preserve=all", keys, keys + ".kept")
-    theirs = on_host(SOURCE, "sh", "-c", "cat /root/.ssh/id_*.pub").stdout.split()[1]
-    on_host(TARGET, "sed", "--in-place", f"\\|{theirs}|d", keys)
-    try:
-        yield
-    finally:
-        on_host(TARGET, "mv", keys + ".kept", keys)
-
-
 @pytest.mark.soak
 def test_a_stock_pair_copies_with_a_key_for_this_copy(stock_pair: None) -> None:
     model = fresh(Model("plain"), old=False)

@@ -101,19 +101,6 @@ def test_an_interrupted_shipment_goes_on(tmp_path: Path) -> None:
     assert on_host(TARGET, "docker", "image", "ls", "--quiet", "--filter=reference=unimem-ship/*").stdout == ""
 
 
-@pytest.fixture
-def stock_pair() -> Iterator[None]:
-    """The receiver lets the controller in, and not the source: as two Sparks come out of the box."""
-    keys = "/root/.ssh/authorized_keys"
-    on_host(TARGET, "cp", "--preserve=all", keys, keys + ".kept")
-    theirs = on_host(SOURCE, "sh", "-c", "cat /root/.ssh/id_*.pub").stdout.split()[1]
-    on_host(TARGET, "sed", "--in-place", f"\\|{theirs}|d", keys)
-    try:
-        yield
-    finally:
-        on_host(TARGET, "mv", keys + ".kept", keys)
-
-
 def test_a_stock_pair_is_told_before_anything_is_built_and_gets_it_with_a_key_for_this_copy(stock_pair: None, tmp_path: Path) -> None:
     keys = on_host(TARGET, "cat", "/root/.ssh/authorized_keys").stdout
     folder = context(tmp_path / "context", [31])

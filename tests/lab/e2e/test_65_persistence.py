@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from harness import HOSTS, Controller, on_host, ranks, run_playbook, unit, wait_until
 from power import reboot
-from standin import NAME, deploy, kill, launched, left_behind, settings
+from standin import NAME, deploy, kill, launched, left_behind, settings, tokens
 
 # Not yet part of `make test`: these have not been seen to pass on the lab as a whole.
 pytestmark = pytest.mark.soak
@@ -41,18 +40,6 @@ def left(host: str) -> list[str]:
     files = on_host(host, "find", "/etc/systemd/system", "/var/lib/unimem/persist", "-name", "*unimem-rank*", "-o", "-path", "*/persist/*", check=False)
     active = unit(host, UNIT)["ActiveState"]
     return left_behind(host) + files.stdout.split() + ([] if active == "inactive" else [f"{UNIT} is {active}"])
-
-
-def tokens(model: str = NAME, key: str = "") -> bool:
-    """Whether the endpoint gives any, asked on the head and past our own code."""
-    body = json.dumps({"model": model, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0})
-    ask = (
-        "import sys, json, urllib.request as u; "
-        "h = {'Content-Type': 'application/json', 'Authorization': 'Bearer ' + sys.argv[2]}; "
-        "r = u.Request('http://127.0.0.1:8000/v1/completions', sys.argv[1].encode(), h); "
-        "print(json.load(u.urlopen(r, timeout=20))['choices'][0]['text'])"
-    )
-    return bool(on_host("spark-01", "python3", "-c", ask, body, key, check=False).stdout.strip())
 
 
 def started(host: str) -> str:

@@ -12,15 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from harness import HOSTS, Controller, cut_off, meminfo, on_host, ranks, run_playbook
-from standin import LARGE, NAME, embeddings_answer, left_behind, settings, until
+from standin import LARGE, NAME, beside, embeddings_answer, left_behind, settings, tokens, until
 
 DEPLOYMENTS = int(os.environ.get("UNIMEM_SOAK_DEPLOYMENTS", "30"))
 SEED = int(os.environ.get("UNIMEM_SOAK_SEED") or random.SystemRandom().randrange(10**6))
@@ -72,32 +71,15 @@ DRAWS = (
 )
 
 
-@contextlib.contextmanager
-def acting(draw: Draw, delay: float, controller: Controller) -> Iterator[None]:
+def acting(draw: Draw, delay: float, controller: Controller) -> contextlib.AbstractContextManager[None]:
     """Do what was drawn when its time has come, while the deployment runs."""
-    errors: list[BaseException] = []
 
     def work() -> None:
-        try:
-            time.sleep(delay)
-            if controller.running():
-                draw.act(controller)
-        except BaseException as error:  # the thread has nobody to raise to
-            errors.append(error)
+        time.sleep(delay)
+        if controller.running():
+            draw.act(controller)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    yield
-    thread.join(120)
-    assert not errors, errors
-
-
-def tokens() -> bool:
-    ask = (
-        "import json,urllib.request as u;b=json.dumps({'model':'unimem/tiny-hybrid','prompt':'x','max_tokens':4}).encode();"
-        "print(json.load(u.urlopen(u.Request('http://127.0.0.1:8000/v1/completions',b,{'Content-Type':'application/json'}),timeout=20))['choices'][0]['text'])"
-    )
-    return bool(on_host("spark-01", "python3", "-c", ask, check=False).stdout.strip())
+    return beside(work, 120)
 
 
 @pytest.mark.soak
