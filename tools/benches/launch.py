@@ -59,8 +59,9 @@ def _run_line(host: str, rank: int) -> list[str]:
         raise ToolError(f"the role's container on {host} is not as this script knows it; {__name__} has to be looked at again")
     line = ["docker", "run", "--detach", "--name", f"by-hand-rank{rank}", "--network", "host", "--init", "--ipc", setup["IpcMode"], "--gpus", "all"]
     line += ["--shm-size", str(setup["ShmSize"])] if setup["IpcMode"] != "host" else []
-    for mount in found["Mounts"]:
-        line += ["--mount", f"type=bind,source={mount['Source']},target={mount['Destination']},readonly"]
+    # The programs of the role are what a script does without.
+    for mount in (mount for mount in found["Mounts"] if mount["Source"] != programs):
+        line += ["--mount", f"type=bind,source={mount['Source']},target={mount['Destination']}" + ("" if mount["RW"] else ",readonly")]
     for variable in [*config["Env"], *(f"{name}={value}" for name, value in engine["env"].items())]:
         line += ["--env", variable]
     command, *arguments = engine["argv"]

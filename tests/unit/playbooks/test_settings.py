@@ -12,7 +12,7 @@ import jinja2
 import pytest
 import yaml
 
-from ansible_collections.unimem.dgx_spark.plugins.filter.unknown_settings import _PREFIXES
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._unknown_settings import PREFIXES
 from ansible_collections.unimem.dgx_spark.tests.unit.playbooks.running import ROOT, play, said
 
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir())
@@ -27,7 +27,7 @@ def load(path: Path) -> Any:
 
 
 def ours(names: Iterator[str]) -> set[str]:
-    return {name for name in names if name.startswith(_PREFIXES)}
+    return {name for name in names if name.startswith(PREFIXES)}
 
 
 def given(node: Any) -> Iterator[str]:
@@ -84,7 +84,7 @@ def test_the_names_that_the_roles_leave_are_all_there_and_no_others() -> None:
 
 def test_every_role_is_asked_for_its_variables() -> None:
     assert [path.split("/roles/")[1].split("/")[0] for path in lists()["__deploy_specifications"]] == ROLES
-    assert {f"{role}_" for role in ROLES} <= set(_PREFIXES)
+    assert {f"{role}_" for role in ROLES} <= set(PREFIXES)
 
 
 @pytest.mark.parametrize("playbook", ["deploy_qwen", "undeploy_qwen", "diagnose", "plan"])
@@ -93,7 +93,7 @@ def test_a_misspelt_setting_is_an_error_before_anything_is_read(playbook: str, t
     assert done.returncode != 0, said(done)
     assert "tp_launch_contxt_length (all hosts): did you mean tp_launch_context_length?" in said(done)
     assert "deploy_report (all hosts): did you mean deploy_reports?" in said(done)
-    assert done.stdout.count("TASK [") <= 2 and "Find the model's file" not in done.stdout
+    assert done.stdout.count("TASK [") <= 2 and "Read the model's file" not in done.stdout
 
 
 def inventory(directory: Path, own: str) -> Path:

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock, lock_directory
 from ansible_collections.unimem.dgx_spark.tests.unit.playbooks.running import ROOT, play, said
@@ -39,14 +39,13 @@ def test_a_misspelt_variable_is_an_error(role: str, tmp_path: Path) -> None:
     option = next(iter(load(ROOT / "roles" / role / "defaults" / "main.yml")))
     done = alone(tmp_path, role, **{option + "s": 1})
     assert done.returncode != 0 and f"{option}s (here): did you mean {option}?" in said(done), said(done)
-    # Ansible's own check of the arguments comes first, and nothing else.
-    assert done.stdout.count("TASK [") == 3
+    # Ansible's own check of the arguments comes first, and nothing else that was not skipped.
+    assert "changed=0 " in done.stdout and int(re.search(r"ok=(\d+)", done.stdout)[1]) <= 3, done.stdout
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_what_roles_and_playbooks_set_themselves_is_known(role: str) -> None:
-    expression = load(ROOT / "roles" / role / "vars" / "main.yml")[f"__{role}_variables"]
-    left = set(yaml.safe_load(expression[expression.index("+ [") + 2 : expression.rindex("]") + 1]))
+    left = set(load(ROOT / "roles" / role / "vars" / "main.yml")[f"__{role}_results"])
     assert left == {name for name in lists()["__deploy_results"] if name.startswith(f"{role}_")}
     files = [*(ROOT / "playbooks").glob("*.yml"), *(ROOT / "playbooks" / "tasks").glob("*.yml"), *(ROOT / "roles").glob("*/tasks/*.yml")]
     names = {name for path in files for name in ours(given(load(path))) if name.startswith(f"{role}_")}

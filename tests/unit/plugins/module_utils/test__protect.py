@@ -4,9 +4,20 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import own_pid, protected_program, protected_unit, protection, protection_of
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._protect import (
+    PROTECTED_PROGRAMS,
+    PROTECTED_UNITS,
+    _is_like,
+    own_pid,
+    protected_program,
+    protected_unit,
+    protection,
+    protection_of,
+)
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld
 
 
@@ -54,6 +65,18 @@ def test_units_that_are_never_stopped(unit: str) -> None:
 @pytest.mark.parametrize("unit", ["vllm-embeddings.service", "ollama.service", "docker-vllm.service"])
 def test_other_units(unit: str) -> None:
     assert protected_unit(unit) is None
+
+
+PATTERNS = [pattern for _what, patterns in (*PROTECTED_PROGRAMS, *PROTECTED_UNITS) for pattern in patterns]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_are_read_as_anywhere_else(pattern: str) -> None:
+    """One star, and nothing else that means anything to fnmatch, whose answer is the right one."""
+    assert pattern.count("*") <= 1 and not set(pattern) & set("?[")
+    start, _star, end = pattern.partition("*")
+    names = [start, end, start + end, f"{start}x{end}", f"x{start}{end}", f"{start}{end}x", start[:-1] + end, start + end[1:], (start + end)[1:], pattern.lower()]
+    assert [_is_like(name, pattern) for name in names] == [fnmatchcase(name, pattern) for name in names]
 
 
 ORDINARY = {"pid": 50, "start_time": 7, "name": "python3", "command": "python3 serve.py", "executable": "/usr/bin/python3.12", "owner": {"kind": "process"}}
