@@ -23,7 +23,7 @@ def _mypy(environment: Environment) -> int:
     variables = {**environment.env(), "MYPYPATH": str(COLLECTIONS)}
     mypy: list[str | Path] = [environment.tool("mypy"), "--config-file", ROOT / "pyproject.toml", "--cache-dir", ROOT / ".mypy_cache"]
     packages = []
-    for folder in ("module_utils", "plugin_utils", "modules", "filter", "action", "callback"):
+    for folder in ("module_utils", "plugin_utils", "modules", "filter", "lookup", "action", "callback"):
         if any((ROOT / "plugins" / folder).glob("*.py")):
             packages += ["-p", f"ansible_collections.{NAMESPACE}.{NAME}.plugins.{folder}"]
     status = call([*mypy, *packages], variables, COLLECTIONS)

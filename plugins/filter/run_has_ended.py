@@ -16,11 +16,12 @@ description:
 options:
   _input:
     description:
-      - The owner of a lease, as RV(unimem.dgx_spark.node_lease#module:lease.owner) has it.
+      - The owner of a lease, as RV(unimem.dgx_spark.node_lease_info#module:lease.owner) has it.
     type: dict
     required: true
 seealso:
   - module: unimem.dgx_spark.node_lease
+  - module: unimem.dgx_spark.node_lease_info
   - plugin: unimem.dgx_spark.run_owner
     plugin_type: lookup
 """
@@ -28,7 +29,7 @@ seealso:
 EXAMPLES = r"""
 ---
 - name: Look whose lease there is
-  unimem.dgx_spark.node_lease:
+  unimem.dgx_spark.node_lease_info:
   become: true
   register: report
 

@@ -21,7 +21,8 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import MEMORY_FLOOR, Lease, LeaseError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import Rank, find_ranks, kill_ranks
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import kill_ranks
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_engines import Rank, find_ranks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 

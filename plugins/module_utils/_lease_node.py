@@ -13,40 +13,17 @@ import os
 import shutil
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._containers import DOCKER_SOCKETS
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, EngineApi, find_engines
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import DIRECTORY, Clock, LeaseStore, LiveClock
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import DIRECTORY
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_look import LiveLookNode, LookNode
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_units import LeaseUnits
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import lock_directory
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._meminfo import MEMINFO, parse_meminfo
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._node import LiveNode, Node
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import is_kept, let_go
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import let_go
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, ProcessHandle, Signaller, read_identity
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
 _MAX_JOURNAL = 16 * 1024 * 1024
-
-
-class RankEngine(t.Protocol):
-    """A container engine, as far as ranks are concerned. Each call raises EngineError."""
-
-    socket_path: str
-
-    def list_labelled(self, labels: t.Sequence[str]) -> list[dict[str, t.Any]]: ...
-
-    def inspect(self, container_id: str) -> Container | None: ...
-
-    def describe(self, container_id: str) -> dict[str, t.Any] | None: ...
-
-    def read_log(self, container_id: str, seconds: float, since: int = 0) -> t.Iterator[bytes]: ...
-
-    def start(self, container_id: str) -> None: ...
-
-    def signal(self, container_id: str, name: str) -> None: ...
-
-    def stop(self, container_id: str, seconds: int) -> None: ...
-
-    def remove(self, container_id: str) -> None: ...
 
 
 class Units(t.Protocol):
@@ -63,19 +40,14 @@ class Units(t.Protocol):
     def left(self) -> list[str]: ...
 
 
-class LeaseNode(t.Protocol):
+class LeaseNode(LookNode, t.Protocol):
     """One machine with a lease. Tests put an invented one in its place."""
 
-    clock: Clock
-    store: LeaseStore
     units: Units
     locks: str  # the directory of the node's locks
 
     def restoring(self) -> Node:
         """The node as gpu_process_reclaim sees it."""
-
-    def engines(self) -> tuple[t.Sequence[RankEngine], list[str]]:
-        """The container engines that answer, and a sentence for each that is there and does not."""
 
     def available(self) -> int | None:
         """MemAvailable in bytes; None when the kernel does not say."""
@@ -92,9 +64,6 @@ class LeaseNode(t.Protocol):
     def remove_tree(self, path: str) -> None:
         """Remove a directory with all that is in it, as far as that can be done; no link is followed."""
 
-    def keeps(self, deployment: str) -> bool:
-        """Whether a deployment's rank would be started again. Raises PersistError."""
-
     def let_go(self, deployment: str) -> bool:
         """Remove what would start a deployment's rank again. Whether there was anything. Raises PersistError."""
 
@@ -102,33 +71,19 @@ class LeaseNode(t.Protocol):
         """Let a moment pass."""
 
 
-class LiveLeaseNode:
+class LiveLeaseNode(LiveLookNode):
     """This machine. ``engine_timeout``: seconds that a container engine has for an answer."""
 
     def __init__(self, world: World | None = None, directory: str = DIRECTORY, engine_timeout: float = 15.0) -> None:
-        self._world: World = world or LiveWorld()
+        super().__init__(world or LiveWorld(), directory, engine_timeout)
         self._node = LiveNode(self._world)
         self._signaller = Signaller(self._world)
-        self._engine_timeout = engine_timeout
-        self.clock: Clock = LiveClock()
-        self.store = LeaseStore(directory)
         self.units: Units = LeaseUnits(self._world, directory)
         self.locks = lock_directory()
 
     def restoring(self) -> Node:
         """See LeaseNode."""
         return self._node
-
-    def engines(self) -> tuple[t.Sequence[EngineApi], list[str]]:
-        """See LeaseNode. An engine whose socket is there and silent may have ranks that nobody sees."""
-        engines, problems = find_engines(self._world, timeout=self._engine_timeout)
-        answering = {engine.socket_path for engine in engines}
-        for path in DOCKER_SOCKETS:
-            directory, name = path.rsplit("/", 1)
-            linked = directory == "/var/run" and self._world.read_link("/var/run") is not None
-            if not linked and path not in answering and name in self._world.list_dir(directory):
-                problems.append(f"the container engine at {path} does not answer")
-        return engines, problems
 
     def available(self) -> int | None:
         """See LeaseNode."""
@@ -154,10 +109,6 @@ class LiveLeaseNode:
     def remove_tree(self, path: str) -> None:
         """See LeaseNode."""
         shutil.rmtree(path, ignore_errors=True)
-
-    def keeps(self, deployment: str) -> bool:
-        """See LeaseNode."""
-        return is_kept(self._world, deployment)
 
     def let_go(self, deployment: str) -> bool:
         """See LeaseNode."""

@@ -11,19 +11,16 @@ from __future__ import annotations
 import os
 import sys
 import typing as t
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _lease_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive, check_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import (
     FIRED_FILE,
     FOREIGN,
     LOCK_NAME,
     MEMORY_FLOOR,
-    NONE,
-    OVER,
     OWN,
     Lease,
     LeaseError,
@@ -32,9 +29,11 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import (
     check_launch_directory,
     make_owner,
 )
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_look import Seen, describe, journal_path, look, state_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, LiveLeaseNode
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import NOT_SETTLED, find_ranks, settle
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import NOT_SETTLED, settle
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_engines import find_ranks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
 
@@ -47,7 +46,7 @@ class Wishes:
     """The module's parameters, checked. Times in seconds."""
 
     state: str
-    owner: Owner | None
+    owner: Owner
     deployment: str
     journal: str
     launch_id: str | None
@@ -68,22 +67,16 @@ class Result:
     """What is returned."""
 
     changed: bool = False
-    message: str = ""
     failure: str | None = None
-    state: str = NONE
-    lease: dict[str, t.Any] | None = None
-    fired: dict[str, t.Any] | None = None
     settled: dict[str, t.Any] | None = None
-    ranks: list[dict[str, t.Any]] = field(default_factory=list)
-    evicted: list[dict[str, t.Any]] = field(default_factory=list)
-    kept: bool = False
+    seen: Seen = field(default_factory=Seen)
     before: str = ""
     after: str = ""
 
     def as_dict(self) -> dict[str, t.Any]:
         """The module's result."""
-        keys = ("changed", "message", "state", "lease", "fired", "settled", "ranks", "evicted", "kept")
-        return {**{key: getattr(self, key) for key in keys}, "diff": {"before": f"{self.before}\n", "after": f"{self.after}\n"}}
+        result = {"changed": self.changed, **asdict(self.seen), "settled": self.settled, "diff": {"before": f"{self.before}\n", "after": f"{self.after}\n"}}
+        return {**result, "message": self.failure or self.seen.message}
 
 
 def run_module(params: t.Mapping[str, t.Any], check: bool) -> tuple[dict[str, t.Any], str | None]:
@@ -101,43 +94,33 @@ def run(
     wishes = _wishes(params, check)
     result = Result()
     try:
-        if wishes.state == "report":
-            _look(node, wishes, result)
-        elif check:
+        if check:
             _act(node, wishes, result, prove)
         else:
-            who = {"pid": os.getpid(), "user": wishes.owner.describe() if wishes.owner else None, "state": wishes.state, "since": node.clock.date()}
+            who = {"pid": os.getpid(), "user": wishes.owner.describe(), "state": wishes.state, "since": node.clock.date()}
             # Who has it works for a moment, or settles a lease that has run out.
             with NodeLock(node.locks, who, LOCK_NAME, wait=wishes.timeout):
                 _act(node, wishes, result, prove)
-        if wishes.state != "report":
-            _look(node, wishes, result)
+        result.seen = look(node, wishes.owner, wishes.deployment, wishes.journal)
     except (LeaseError, ArchiveError) as exc:
         result.failure = str(exc)
     except LockError as exc:
         result.failure = f"the lease of this node cannot be used now: {exc}"
-    if result.failure is not None:
-        result.message = result.failure
     return result.as_dict(), result.failure
 
 
 def _wishes(params: t.Mapping[str, t.Any], check: bool) -> Wishes:
     state = params["state"]
     try:
-        owner = make_owner(params["owner"]) if params.get("owner") else None
+        owner = make_owner(params["owner"])
         check_deployment(params["deployment"])
         floor = parse_size(params["floor"], "floor") if params["floor"] else 0
     except (LeaseError, SizeError) as exc:
         raise ValueError(str(exc)) from exc
-    if owner is None and state != "report":
-        raise ValueError(f"owner: state={state} needs one")
     for name, least in (("ttl", MIN_TTL), ("floor_seconds", 1), ("grace", 0), ("timeout", 30)):
         if params[name] < least:
             raise ValueError(f"{name}: {params[name]} is too small; it must be at least {least} s")
-    journal = params["journal"] or f"/var/lib/unimem/{params['deployment']}.json"
-    if not os.path.isabs(journal):
-        raise ValueError(f"journal: {journal!r} is not an absolute path")
-    journal = os.path.normpath(journal)
+    journal = journal_path(params["journal"], params["deployment"])
     try:
         launch_directory = check_launch_directory(params["launch_directory"] or "", journal)
     except LeaseError as exc:
@@ -161,40 +144,10 @@ def _wishes(params: t.Mapping[str, t.Any], check: bool) -> Wishes:
     )
 
 
-def _seen(node: LeaseNode, wishes: Wishes, lease: Lease | None) -> str:
-    return NONE if lease is None else lease.seen_by(wishes.owner.id if wishes.owner else None, node.clock)
-
-
-def _look(node: LeaseNode, wishes: Wishes, result: Result) -> None:
-    """What there is now: for every state, also after it was acted upon."""
-    lease = node.store.load()
-    result.state = _seen(node, wishes, lease)
-    result.lease = None if lease is None else lease.public(node.clock)
-    result.fired = node.store.fired()
-    result.kept = node.keeps(wishes.deployment)
-    try:
-        result.ranks = [{**rank.row, "host": None} for rank in find_ranks(node.engines()[0], wishes.deployment)]
-        for row in result.ranks:
-            del row["host"]
-        result.evicted = [
-            {"kind": entry["kind"], "name": entry.get("name"), "restore": entry.get("restore"), "state": entry["state"]}
-            for entry in Journal(wishes.journal).load().open_entries
-        ]
-    except (EngineError, JournalError) as exc:
-        result.message = f"not all could be read: {exc}"
-    if not result.message:
-        result.message = "there is no lease on this node" if lease is None else _describe(result.state, lease, node)
-
-
-def _describe(state: str, lease: Lease, node: LeaseNode) -> str:
-    whose = {OWN: "the lease is held by this run", FOREIGN: "the lease is another run's", OVER: "the lease has run out and was not settled"}
-    return f"{whose[state]}: {lease.describe(node.clock)}"
-
-
 def _act(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.Sequence[str]], str | None]) -> None:
     lease = node.store.load()
-    state = _seen(node, wishes, lease)
-    result.before = result.after = state if lease is None else _describe(state, lease, node)
+    state = state_of(node, wishes.owner, lease)
+    result.before = result.after = state if lease is None else describe(state, lease, node)
     if wishes.state == "released":
         _release(node, wishes, result, lease)
     elif wishes.state == "renewed":
@@ -211,7 +164,7 @@ def _act(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.S
 
 def _release(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease | None) -> None:
     """Let our own lease go, run out or not. Somebody else's is none of our business: nothing of ours is held then, as asked."""
-    if wishes.owner is None or lease is None or lease.owner.id != wishes.owner.id:
+    if lease is None or lease.owner.id != wishes.owner.id:
         return
     result.changed = True
     result.after = "released"
@@ -221,13 +174,13 @@ def _release(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease | Non
 
 def _renew(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease | None) -> None:
     """Ours, and the node did nothing by itself: then it goes on, also where it had just run out and nobody noticed."""
-    fired = node.store.fired() if wishes.owner else None
-    own_fired = fired if fired is not None and wishes.owner is not None and fired["owner"].get("id") == wishes.owner.id else None
-    if lease is None or wishes.owner is None or lease.owner.id != wishes.owner.id or lease.attempts:
+    fired = node.store.fired()
+    own_fired = fired if fired is not None and fired["owner"].get("id") == wishes.owner.id else None
+    if lease is None or lease.owner.id != wishes.owner.id or lease.attempts:
         result.failure = "the lease of this run is lost, and with it what it had begun on this node"
         if own_fired is not None:
             result.failure += f": at {own_fired.get('at')} the node acted by itself ({own_fired.get('reason')}): {own_fired.get('detail')}"
-        elif lease is not None and lease.owner.id != (wishes.owner.id if wishes.owner else ""):
+        elif lease is not None and lease.owner.id != wishes.owner.id:
             result.failure += f": it is held by {lease.describe(node.clock)}"
         return
     if own_fired is not None and own_fired.get("reason") == MEMORY_FLOOR and own_fired.get("began_at") == lease.began_at:
@@ -235,7 +188,7 @@ def _renew(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease | None)
         result.failure = f"at {own_fired.get('at')} the node acted by itself: {own_fired.get('detail')}"
     result.changed = True
     renewed = lease.renewed(node.clock, wishes.ttl, wishes.launch_id)
-    result.after = _describe(OWN, renewed, node)
+    result.after = describe(OWN, renewed, node)
     if wishes.check:
         return
     node.store.save(renewed)
@@ -274,8 +227,6 @@ def _take(node: LeaseNode, wishes: Wishes, result: Result, lease: Lease, state: 
 
 
 def _hold(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.Sequence[str]], str | None]) -> None:
-    if wishes.owner is None:
-        return
     clock = node.clock
     lease = Lease(
         owner=wishes.owner,
@@ -296,7 +247,7 @@ def _hold(node: LeaseNode, wishes: Wishes, result: Result, prove: t.Callable[[t.
         launch_directory=wishes.launch_directory,
     )
     result.changed = True
-    result.after = _describe(OWN, lease, node)
+    result.after = describe(OWN, lease, node)
     if wishes.check:
         return
     try:

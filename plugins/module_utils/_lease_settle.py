@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._journal import Journal, JournalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import Lease
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, RankEngine
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._outcome import Options, Outcome
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import PersistError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_LABEL, LAUNCH_LABEL, is_rank_of, rank_list
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_engines import Rank, find_ranks
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import is_rank_of
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._restore import Restorer
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import SignalError
 
@@ -34,23 +35,6 @@ _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.0, 1.5, 2.0)
 
 #: Seconds in which a container that was sent SIGKILL has ended, if it can.
 _KILL_SECONDS = 10.0
-
-
-class Rank(t.NamedTuple):
-    """A rank's container and its engine. ``row`` is as the filter rank_list returns it."""
-
-    engine: RankEngine
-    row: dict[str, t.Any]
-
-    @property
-    def id(self) -> str:
-        """The container's full id."""
-        return str(self.row["id"])
-
-    @property
-    def name(self) -> str:
-        """The container's name."""
-        return str(self.row["container"])
 
 
 @dataclass
@@ -66,15 +50,6 @@ class Settlement:
     def as_dict(self) -> dict[str, t.Any]:
         """For results and for the record of what fired."""
         return {"verdict": self.verdict, "detail": self.message, "stopped": self.stopped, "removed": self.removed, "restored": self.restored}
-
-
-def find_ranks(engines: t.Iterable[RankEngine], deployment: str) -> list[Rank]:
-    """The containers of a deployment's ranks, stopped ones too. Raises EngineError."""
-    found = []
-    for engine in engines:
-        rows = engine.list_labelled([f"{DEPLOYMENT_LABEL}={deployment}", LAUNCH_LABEL])
-        found += [Rank(engine, row) for row in rank_list({"": rows}, deployment)]
-    return found
 
 
 def settle(node: LeaseNode, lease: Lease) -> Settlement:

@@ -18,8 +18,8 @@ import os
 import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import DIRECTORY, LEASE_FILE, LeaseError
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import UNIT_DIRECTORY, explain
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import quoted, unit_paths, write_unit
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import explain
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import UNIT_DIRECTORY, quoted, unit_paths, write_unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
 TIMER = "unimem-lease.timer"

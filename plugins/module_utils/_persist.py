@@ -24,6 +24,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._private_dir impo
     replace_private_file,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import refuse_deployment
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import UNIT_DIRECTORY, unit_paths
 
 DIRECTORY = "/var/lib/unimem/persist"
 RECORD_FILE = "rank.json"
@@ -240,3 +241,15 @@ def parse_record(text: str) -> Record:
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise PersistError(f"what is kept of the rank is not understood ({exc}); the next deployment writes it anew") from exc
     return record
+
+
+def unit_name(deployment: str) -> str:
+    """The unit of a deployment's rank on its node."""
+    return f"unimem-rank-{deployment}.service"
+
+
+def is_kept(deployment: str, directory: str = DIRECTORY, unit_directory: str = UNIT_DIRECTORY) -> bool:
+    """Whether anything is there that would start a deployment's rank again. Raises PersistError for a name that is none."""
+    if PersistStore(deployment, directory).exists():
+        return True
+    return any(os.path.lexists(path) for path in unit_paths(unit_directory, unit_name(deployment)))

@@ -26,7 +26,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._fabric import pr
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import LOCK_NAME, LeaseError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_guard import FloorWatch
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import LeaseNode, LiveLeaseNode
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import Rank, find_ranks, kill_ranks
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import kill_ranks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._liveness import Pulse
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lock import LockError, NodeLock
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
@@ -38,8 +38,10 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
     PersistStore,
     Record,
     Tries,
+    unit_name,
 )
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PAUSE, REFUSED, unit_name
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PAUSE, REFUSED
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_engines import Rank, find_ranks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import PEER_ENDED, PEER_LOST, STOPPED, RankLog, failed_by, parse_stamp, split_frames
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size
 

@@ -14,8 +14,6 @@ import typing as t
 from ansible_collections.unimem.dgx_spark.plugins.module_utils import _persist_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._agent_archive import ArchiveError, build_archive, check_agent
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError, find_engines
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_node import RankEngine
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_settle import Rank, find_ranks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
     ARCHIVE,
     DIRECTORY,
@@ -27,8 +25,9 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import (
     parse_record,
 )
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PersistUnits, let_go, unit_text
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_engines import Rank, RankEngine, find_ranks
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import SizeError, parse_size
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import UNIT_DIRECTORY
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import UNIT_DIRECTORY
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld, World
 
 

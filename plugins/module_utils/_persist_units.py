@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 import typing as t
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import DIRECTORY, PersistError, PersistStore
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import RUNNING, UNIT_DIRECTORY, Systemd, SystemdError, Unit, explain
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import quoted, unit_paths, write_unit
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import DIRECTORY, PersistError, PersistStore, is_kept, unit_name
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._systemd import RUNNING, Systemd, SystemdError, Unit, explain
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import UNIT_DIRECTORY, quoted, unit_paths, write_unit
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import World
 
 #: What the unit's program ends with when trying again would not help; systemd leaves it at that.
@@ -58,11 +58,6 @@ OOMScoreAdjust=-900
 [Install]
 WantedBy=multi-user.target
 """
-
-
-def unit_name(deployment: str) -> str:
-    """The unit of a deployment's rank on its node."""
-    return f"unimem-rank-{deployment}.service"
 
 
 def unit_text(deployment: str, command: t.Sequence[str], record: str, tries: int, stop_seconds: int) -> str:
@@ -158,16 +153,11 @@ class PersistUnits:
             raise PersistError(f"{self.name} cannot be asked for: {exc}") from exc
 
 
-def is_kept(world: World, deployment: str, directory: str = DIRECTORY, unit_directory: str = UNIT_DIRECTORY) -> bool:
-    """Whether anything is there that would start a deployment's rank again. Raises PersistError for a name that is none."""
-    return PersistStore(deployment, directory).exists() or PersistUnits(world, deployment, unit_directory).exists()
-
-
 def let_go(world: World, deployment: str, directory: str = DIRECTORY, unit_directory: str = UNIT_DIRECTORY) -> bool:
     """Remove what keeps a deployment's rank on this node; the rank itself goes on. Whether there was anything. Raises PersistError."""
     store = PersistStore(deployment, directory)
     units = PersistUnits(world, deployment, unit_directory)
-    if not is_kept(world, deployment, directory, unit_directory):
+    if not is_kept(deployment, directory, unit_directory):
         return False
     units.remove()
     # Before the unit is stopped: without a record its program leaves the rank alone, and ends by itself should systemd not answer.

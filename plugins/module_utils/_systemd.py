@@ -16,6 +16,7 @@ import os
 import re
 import typing as t
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._unit_files import UNIT_DIRECTORY
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import PendingRun, RunResult, World
 
 PROPERTIES = (
@@ -53,8 +54,6 @@ RUNNING = ("active", "activating", "reloading", "refreshing")
 
 #: Characters of what systemctl said that are shown.
 _MOST_WORDS = 400
-
-UNIT_DIRECTORY = "/etc/systemd/system"
 
 _ARGV = re.compile(r"argv\[\]=(.*?) ; (?:ignore_errors|flags)=")
 _NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")

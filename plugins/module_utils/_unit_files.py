@@ -14,6 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 
+#: Where an administrator's units are.
+UNIT_DIRECTORY = "/etc/systemd/system"
+
 _WANTS = "multi-user.target.wants"
 
 

@@ -26,7 +26,6 @@ description:
 options:
   state:
     description:
-      - V(report) only reads. It tells whose lease there is, and what the node did by itself.
       - V(held) takes the lease for O(owner). A lease that has run out is settled first, which can take as long as O(timeout). One that lives is refused.
         One that is held by O(owner) already is left as it is, and is not made longer.
       - V(renewed) makes it end O(ttl) seconds from now. It fails when the lease is lost, which means that the node has acted or that somebody else holds
@@ -34,53 +33,13 @@ options:
       - V(settled) settles a lease that has run out, or that O(take_over) names, and holds none.
       - V(released) ends the lease of O(owner). What was done on the node stays as it is.
     type: str
-    choices: [report, held, renewed, settled, released]
-    default: report
+    choices: [held, renewed, settled, released]
+    required: true
   owner:
-    description:
-      - The run that holds the lease, as P(unimem.dgx_spark.run_owner#lookup) returns it. Required unless O(state=report).
-    type: dict
-    suboptions:
-      id:
-        description: What tells this run from all others.
-        type: str
-        required: true
-      user:
-        description: Who has started it.
-        type: str
-        default: ''
-      controller:
-        description: The name of the machine that it runs on.
-        type: str
-        default: ''
-      pid:
-        description: Its process there.
-        type: int
-        default: 0
-      started:
-        description: When it was started.
-        type: str
-        default: ''
-      host:
-        description: The machine, its boot and its PID namespace, for finding out whether the process still lives.
-        type: str
-        default: ''
-      start_time:
-        description: When the process was started, in clock ticks after the boot.
-        type: int
-        default: 0
-  deployment:
-    description: The deployment whose ranks are stopped. A rank is a container with the labels of P(unimem.dgx_spark.tp_launch#role).
-    type: str
-    default: default
+    required: true
   launch_id:
     description: The launch that is under way, for whoever reads the lease.
     type: str
-  journal:
-    description:
-      - The journal of what was evicted, as it is given to M(unimem.dgx_spark.gpu_process_reclaim).
-      - The default is C(/var/lib/unimem/DEPLOYMENT.json).
-    type: path
   ttl:
     description:
       - Seconds from now until the lease runs out.
@@ -96,7 +55,8 @@ options:
     default: failure
   take_over:
     description:
-      - The RV(lease.owner.id) of a lease that may be taken over before it runs out, because its run is known to be dead.
+      - The RV(unimem.dgx_spark.node_lease_info#module:lease.owner.id) of a lease that may be taken over before it runs out, because its run is known to be
+        dead.
       - It names one run, so that nobody who came in between is taken for it.
     type: str
   settle:
@@ -132,6 +92,7 @@ options:
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
   - unimem.dgx_spark._attributes.actiongroup_gpu
+  - unimem.dgx_spark._lease
 attributes:
   check_mode:
     support: full
@@ -148,6 +109,7 @@ notes:
   - Settling is tried again after 10, 30, 60, 120 and 300 seconds when something could not be undone, and after that by the next boot or the next run.
   - A group of ranks that ran when the lease began is left alone, as long as nothing was evicted and none of them was stopped since.
 seealso:
+  - module: unimem.dgx_spark.node_lease_info
   - module: unimem.dgx_spark.gpu_process_reclaim
   - plugin: unimem.dgx_spark.run_owner
     plugin_type: lookup
@@ -157,10 +119,6 @@ seealso:
 
 EXAMPLES = r"""
 ---
-- name: Say who holds the nodes
-  unimem.dgx_spark.node_lease:
-  register: report
-
 - name: Hold the node before anything is stopped
   unimem.dgx_spark.node_lease:
     state: held
@@ -204,7 +162,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: V(none), V(own) (of O(owner)), V(foreign), or V(expired) (whosever it was, and not settled yet).
+  description: V(none), V(own) (of O(owner)), V(foreign), or V(expired) (whosever it was, and not settled yet), after what was done.
   returned: always
   type: str
   sample: own
@@ -213,136 +171,13 @@ message:
   returned: always
   type: str
 lease:
-  description: The lease that is there now, or null.
+  description: The lease that is there now, as RV(unimem.dgx_spark.node_lease_info#module:lease). Null where there is none.
   returned: always
   type: dict
-  contains:
-    owner:
-      description: Whose it is, as O(owner).
-      type: dict
-      contains:
-        id:
-          description: What tells that run from all others.
-          type: str
-        user:
-          description: Who has started it.
-          type: str
-        controller:
-          description: The machine that it runs on.
-          type: str
-        pid:
-          description: Its process there.
-          type: int
-        started:
-          description: When it was started.
-          type: str
-        host:
-          description: The machine's boot and PID namespace.
-          type: str
-        start_time:
-          description: When the process was started, in clock ticks after the boot.
-          type: int
-    deployment:
-      description: As O(deployment).
-      type: str
-    launch_id:
-      description: The launch that is under way, if it was told.
-      type: str
-    start:
-      description: When it was taken.
-      type: str
-    expiry:
-      description: When it runs out, by the clock on the wall.
-      type: str
-    remaining:
-      description: Seconds until then. V(0) when it has run out.
-      type: float
-    journal:
-      description: The journal that is restored from.
-      type: str
-    reason:
-      description: As O(reason).
-      type: str
-    ttl:
-      description: Seconds for which it was last renewed.
-      type: float
-    floor:
-      description: Bytes below which the node kills the ranks.
-      type: int
-    floor_seconds:
-      description: As O(floor_seconds).
-      type: float
-    attempts:
-      description: How often the node has tried in vain to settle it.
-      type: int
-  sample:
-    owner: {id: 0ddba11-4711-99, user: alice, controller: desk, pid: 4711, started: '2026-11-30T10:15:00+0000', host: '', start_time: 99}
-    deployment: default
-    launch_id: 20261130T101500Z-k3v9x2
-    start: '2026-11-30T10:15:20+0000'
-    expiry: '2026-11-30T10:20:20+0000'
-    remaining: 243.1
-    journal: /var/lib/unimem/default.json
-    reason: failure
-    ttl: 300.0
-    floor: 2147483648
-    floor_seconds: 5.0
-    attempts: 0
 fired:
-  description:
-    - What the node did by itself for the lease that is there, or for the last one. Null when it did nothing.
+  description: What the node did by itself, as RV(unimem.dgx_spark.node_lease_info#module:fired). Null when it did nothing.
   returned: always
   type: dict
-  contains:
-    reason:
-      description: V(expired), V(memory_floor) or V(reboot). The first one, if there were several.
-      type: str
-    at:
-      description: When.
-      type: str
-    detail:
-      description: What happened, in a sentence.
-      type: str
-    owner:
-      description: Whose lease it was.
-      type: dict
-    deployment:
-      description: Whose ranks were stopped.
-      type: str
-    launch_id:
-      description: Which launch that was, if it was told.
-      type: str
-    began_at:
-      description: When the lease was taken.
-      type: str
-    verdict:
-      description: V(settled), V(untouched) or V(not_settled). Not with the reason V(memory_floor).
-      type: str
-    stopped:
-      description: The ranks that were stopped.
-      type: list
-      elements: str
-    removed:
-      description: The containers that were removed.
-      type: list
-      elements: str
-    restored:
-      description: C(verdict), C(message), C(actions) and C(notes) of the restoring.
-      type: dict
-    floor:
-      description: Bytes below which the memory stayed, with the reason V(memory_floor).
-      type: int
-    lowest:
-      description: Bytes that it came down to, with the reason V(memory_floor).
-      type: int
-    later:
-      description: What the node did after that for the same lease.
-      type: list
-      elements: dict
-  sample:
-    reason: memory_floor
-    at: '2026-11-30T10:17:31+0000'
-    detail: MemAvailable stayed below 2.0 GiB for 5 s (down to 1.2 GiB); the node killed unimem-default-rank1 to stay alive
 settled:
   description: What was done to settle another lease, by this call. Null when there was none to settle.
   returned: always
@@ -369,6 +204,7 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_look import OWNER_OPTION
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_run import run_module
 
 
@@ -376,19 +212,8 @@ def main() -> None:
     """Check the parameters, act, and return what there is."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["report", "held", "renewed", "settled", "released"], "default": "report"},
-            "owner": {
-                "type": "dict",
-                "options": {
-                    "id": {"type": "str", "required": True},
-                    "user": {"type": "str", "default": ""},
-                    "controller": {"type": "str", "default": ""},
-                    "pid": {"type": "int", "default": 0},
-                    "started": {"type": "str", "default": ""},
-                    "host": {"type": "str", "default": ""},
-                    "start_time": {"type": "int", "default": 0},
-                },
-            },
+            "state": {"type": "str", "choices": ["held", "renewed", "settled", "released"], "required": True},
+            "owner": {**OWNER_OPTION, "required": True},
             "deployment": {"type": "str", "default": "default"},
             "launch_id": {"type": "str"},
             "journal": {"type": "path"},

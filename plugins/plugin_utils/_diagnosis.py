@@ -87,6 +87,10 @@ class End(t.NamedTuple):
     reason: str
 
 
+#: Less than this share of a file system left is nearly full.
+_NEARLY_FULL = 0.05
+
+
 def _size(value: t.Any) -> str:
     return _UNKNOWN if value is None else format_size(int(value))
 
@@ -97,7 +101,7 @@ def numbers(name: str, node: Mapping[str, t.Any]) -> dict[str, str]:
     moment: Mapping[str, t.Any] = next((moments[which] for which in ("at_launch", "before", "after") if which in moments), {})
     memory = moment.get("memory") or {}
     holders = [f"{entry.get('kind')} {entry.get('name')} {_size(entry.get('memory'))}" for entry in moment.get("holders") or []]
-    disks = [f"{disk.get('path')} has {_size(disk.get('free'))} of {_size(disk.get('total'))} left" for disk in node.get("disks") or []]
+    disks = [f"{disk.get('path')} has {_size(disk.get('free'))} of {_size(disk.get('total'))} left" for disk in _fullest(node.get("disks") or [])]
     return {
         "node": name,
         "interface": str(node.get("interface") or "LINK"),
@@ -108,6 +112,13 @@ def numbers(name: str, node: Mapping[str, t.Any]) -> dict[str, str]:
         "disks": "; ".join(disks) or "its file systems could not be read",
         "progress": _progress(node) or "nothing is known of its progress",
     }
+
+
+def _fullest(disks: t.Sequence[Mapping[str, t.Any]]) -> list[Mapping[str, t.Any]]:
+    """Those that are nearly full, the fullest first; where none is, all: one may have had room made since."""
+    shares = sorted(((int(disk.get("free") or 0) / max(1, int(disk.get("total") or 0)), number) for number, disk in enumerate(disks)))
+    full = [disks[number] for share, number in shares if share < _NEARLY_FULL]
+    return full or [disks[number] for _share, number in shares]
 
 
 def _progress(node: Mapping[str, t.Any]) -> str:

@@ -208,7 +208,7 @@ def test_what_nobody_settled_the_next_run_settles_first(before: dict[str, dict[s
         controller.kill()
     for host in HOSTS:
         on_host(host, "systemctl", "stop", "unimem-lease.timer", "unimem-lease-guard.service")
-    wait_until("the leases have run out", lambda: run_module("unimem.dgx_spark.node_lease").results()[-1][2]["state"] == "expired", TTL + 15, pause=5)
+    wait_until("the leases have run out", lambda: run_module("unimem.dgx_spark.node_lease_info").results()[-1][2]["state"] == "expired", TTL + 15, pause=5)
     assert evicted() and all(ranks(host) for host in HOSTS)
     looked = run_playbook("playbooks/deploy_qwen.yml", "--check", extra=SETTINGS)
     assert evicted(), "settled under --check"

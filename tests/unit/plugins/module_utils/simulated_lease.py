@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import Container, EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease import LeaseError, LeaseStore
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_look import look_by
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._lease_run import run
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import PersistError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import container_name
@@ -208,7 +209,7 @@ class SimulatedLeaseNode:
     # what tests do with it
 
     def lease(self, state: str, owner: str | None = "a", check: bool = False, **changes: t.Any) -> dict[str, t.Any]:
-        """Call the module. The result, with ``msg``, empty for a success."""
+        """Call the module, or for "report" node_lease_info. The result, with ``msg``, empty for a success."""
         parameters: dict[str, t.Any] = {
             "state": state,
             "owner": None if owner is None else {"id": owner, "user": "alice", "controller": "desk", "pid": 7, "started": "noon"},
@@ -226,6 +227,11 @@ class SimulatedLeaseNode:
             "launch_directory": None,
             **changes,
         }
+        if state == "report":
+            try:
+                return {"changed": False, **vars(look_by(self, parameters)), "msg": ""}
+            except LeaseError as exc:
+                return {"changed": False, "msg": str(exc), "message": str(exc)}
         result, failure = run(self, parameters, check, lambda command: self.proof)
         return {**result, "msg": failure or ""}
 

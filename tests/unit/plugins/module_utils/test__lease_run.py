@@ -209,7 +209,6 @@ def test_a_run_that_undoes_all_of_it_takes_the_node_as_it_is(node: SimulatedLeas
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"owner": None}, "needs one"),
         ({"ttl": 5}, "at least 15"),
         ({"timeout": 3}, "at least 30"),
         ({"floor_seconds": 0}, "at least 1"),

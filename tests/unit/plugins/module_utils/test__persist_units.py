@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import PersistError, PersistStore
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PersistUnits, is_kept, let_go, unit_text
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import PersistError, PersistStore, is_kept
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist_units import PersistUnits, let_go, unit_text
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import RunResult
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.simulated_persist import NAME, Systemd
 from ansible_collections.unimem.dgx_spark.tests.unit.plugins.module_utils.test__persist import RECORD
@@ -77,9 +77,9 @@ def test_letting_go_takes_the_record_before_the_program_is_stopped(world: System
     units.start()
     seen: list[bool] = []
     world.on_stop = lambda: seen.append(store.exists() or units.exists())
-    assert is_kept(world, "default", directory, system)
+    assert is_kept("default", directory, system)
     assert let_go(world, "default", directory, system)
-    assert not is_kept(world, "default", directory, system)
+    assert not is_kept("default", directory, system)
     # What it finds when it is told to stop is nothing that it would have to stop.
     assert seen == [False] and world.states[NAME] == "inactive" and not os.path.exists(directory)
     assert not let_go(world, "default", directory, system)

@@ -315,6 +315,20 @@ def test_remedies_have_the_nodes_figures_and_are_no_templates() -> None:
     assert "container {free} {{ 7*7 }} 1.0 GiB" in remedy
 
 
+@pytest.mark.parametrize(
+    ("free", "told"),
+    [
+        ([900, 3, 800, 0], "/3 has 0 B of 1000 B left; /1 has 3 B of 1000 B left"),
+        # Somebody has made room since: the fullest first.
+        ([900, 300, 800], "/1 has 300 B of 1000 B left; /2 has 800 B of 1000 B left; /0 has 900 B of 1000 B left"),
+        ([], "its file systems could not be read"),
+    ],
+)
+def test_of_file_systems_those_are_told_of_that_are_full(free: list[int], told: str) -> None:
+    node = {"disks": [{"path": f"/{number}", "total": 1000, "free": left} for number, left in enumerate(free)]}
+    assert _diagnosis.numbers("a", node)["disks"] == told
+
+
 def test_the_first_page_says_what_where_when_and_what_to_do() -> None:
     nodes = {
         "spark-01": {"ranks": [rank(0, (19.0, CONTEXT), end(19.5, 1, "engine ended with exit status 1"))], "journal": {"found": [], "reason": "not permitted"}},
