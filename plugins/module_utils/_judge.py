@@ -82,12 +82,20 @@ class Judge:
             if keeper is not None and keeper.running and keeper.key not in {each.key for each in tenant.units}:
                 permit = permit_unit(self.scene, keeper) if name.endswith(".service") and protected_unit(name) is None else None
                 self._refuse(tenant, unit.name, "revived", f"{name} would start it again at once (Upholds=)", permit)
+        self._judge_return(tenant, unit)
         if unit.transient and tenant.policy != "never":
             reason = f"it is a transient unit (systemd-run): once stopped it is gone and cannot be restored; {_MUST_BE_NEVER}"
             self._refuse(tenant, unit.name, "lost", reason, self._lost(tenant))
         if self.scene.euid != 0 and unit.uid != self.scene.euid:
             reason = "stopping a unit of the system needs root (become: true)" if unit.uid is None else "only root or its user may stop it"
             self._refuse(tenant, unit.name, "rights", reason, missing="" if unit.uid is None else "root (become: true), or that user")
+
+    def _judge_return(self, tenant: Tenant, unit: Unit) -> None:
+        """What could not be started again must not be stopped, unless it may be lost. A mask of an eviction goes when it is restored."""
+        reason = "" if unit.load_state == "masked" and unit.key in self.scene.evicted else unit.unstartable
+        if reason and tenant.policy != "never":
+            reason = f"{reason}: once stopped it cannot be started again; mend that first, or {_MUST_BE_NEVER}"
+            self._refuse(tenant, unit.name, "lost", reason, self._lost(tenant))
 
     def _judge_unlisted(self, tenant: Tenant, unit: Unit) -> None:
         first = tenant.units[0]
@@ -101,6 +109,7 @@ class Judge:
         self._refuse(tenant, unit.name, "takes_along", reason, permit_unit(self.scene, unit))
 
     def _judge_companion(self, tenant: Tenant, unit: Unit) -> None:
+        self._judge_return(tenant, unit)
         inside = {each.name for each in tenant.units}
         for each in tenant.units:
             inside.update(each.names)

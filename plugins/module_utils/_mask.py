@@ -100,6 +100,11 @@ _OPTION = re.compile(r"""(?P<name>(?<![^\s"'])--?[A-Za-z][A-Za-z0-9_.-]*)(?P<bet
 _SHORT_OPTIONS = {"curl": ("-u",), "redis-cli": ("-a",), "sshpass": ("-p",), "wget": (), "mysql": ("-p",), "mysqldump": ("-p",)}
 
 
+#: Options whose value is a login, ``name:password``; ``uid:gid`` is none.
+_LOGIN_OPTIONS = ("--user", "--proxy-user", "--credentials", "--login")
+_LOGIN = re.compile(r"([^:\s]{1,256}):(?!\d+$)(\S+)")
+
+
 def is_secret_name(name: str) -> bool:
     """Whether an option, variable or key of this name holds a secret: ``--hf-token`` does, ``--max-tokens`` and ``--tokenizer`` do not."""
     words = [word.lower() for word in _WORD.findall(name.lstrip("0123456789."))]
@@ -118,7 +123,13 @@ def _masked_value(value: str) -> str:
     return f"{quote}{MASK}{quote}"
 
 
+def _mask_login(word: str) -> str:
+    return _LOGIN.sub(rf"\g<1>:{MASK}", word)
+
+
 def _mask_if_secret(match: re.Match[str]) -> str:
+    if match["name"] in _LOGIN_OPTIONS:
+        return f"{match['name']}{match['between']}{_mask_login(match['value'])}"
     if not is_secret_name(match["name"]) or match["value"].startswith("//"):
         return match[0]
     return f"{match['name']}{match['between']}{_masked_value(match['value'])}"
@@ -170,6 +181,9 @@ def _masked_words(argv: Sequence[str]) -> Iterator[str]:
             yield MASK
             continue
         hiding = ""
+        if position > 1 and argv[position - 1] in _LOGIN_OPTIONS:
+            yield mask_command(_mask_login(word))
+            continue
         if len(word) <= MAX_LENGTH and position and word.startswith("-") and "=" not in word and not any(blank in word for blank in " \t\n"):
             if word in short or is_secret_name(word):
                 hiding = "one" if word in short else "first"

@@ -81,6 +81,7 @@ class Reclaimer:
     def _look(self) -> tuple[Plan, Scene]:
         self._gather()
         scene = self.node.scene(self.facts)
+        scene.evicted = {entry["key"] for entry in self.journal.open_entries}
         plan = make_plan(scene, self.wishes, self._seen())
         self.listed = plan.listed
         self.considered.update((process["pid"], process.get("start_time")) for process in scene.holders)
@@ -91,6 +92,9 @@ class Reclaimer:
             nothing = unmatched(scene, self.node.systemd, self.wishes.protect)
             self.outcome.protection = {"matched": [each.text for each in self.wishes.protect if each.text not in nothing], "unmatched": nothing}
             self.outcome.notes.extend(f"'{text}' is to be protected, and nothing on this node matches it now; is it misspelt?" for text in nothing)
+            named = [each for each in self.wishes.stop if not each.is_wide and not any(each.matches_entry(entry) for entry in self.journal.open_entries)]
+            nothing = unmatched(scene, self.node.systemd, named)
+            self.outcome.notes.extend(f"'{text}' is to be stopped, and nothing on this node matches it now; is it misspelt?" for text in nothing)
         return plan, scene
 
     def _show(self, plan: Plan, scene: Scene, number: int) -> None:

@@ -41,14 +41,17 @@ def run(node: Node, params: t.Mapping[str, t.Any], check: bool, locks: str) -> t
     except JournalError as exc:
         raise ValueError(str(exc)) from exc
     if state == "report":
-        outcome = Reclaimer(node, journal, wishes, options).report()
+        unread: JournalError | None = None
         try:
             journal.load()
         except JournalError as exc:
-            outcome.notes.append(str(exc))
+            unread = exc
+        outcome = Reclaimer(node, journal, wishes, options).report()
+        if unread is not None:
+            outcome.notes.append(str(unread))
             if outcome.would in ("freed", "nothing_to_do"):
                 # Who looks first, on all nodes, must not hear of it after something was stopped on another one.
-                outcome.would, outcome.message = "not_permitted", f"{exc}{_advice(exc)}"
+                outcome.would, outcome.message = "not_permitted", f"{unread}{_advice(unread)}"
         return _finish(outcome, journal)
     try:
         if check:

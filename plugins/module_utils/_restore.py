@@ -92,7 +92,7 @@ class Restorer:
         for entry in self.journal.open_entries:
             if entry["key"] not in named:
                 continue
-            policy = next((policy for selector, policy in self.policies.items() if _selects(selector, entry)), entry.get("restore"))
+            policy = next((policy for selector, policy in self.policies.items() if selector.matches_entry(entry)), entry.get("restore"))
             if entry["kind"] == "process":
                 self._settle(entry, f"process {entry.get('name')} was stopped; a process cannot be restored")
             elif policy == "never":
@@ -107,7 +107,7 @@ class Restorer:
     def _named(self) -> set[str]:
         """Keys of what the selectors name, all where there are none; a unit and the container that it runs only come back together."""
         entries = self.journal.open_entries
-        named = {entry["key"] for entry in entries if not self.only or any(_selects(selector, entry) for selector in self.only)}
+        named = {entry["key"] for entry in entries if not self.only or any(selector.matches_entry(entry) for selector in self.only)}
         named |= {entry["unit"] for entry in entries if entry["key"] in named and entry.get("unit")}
         return named | {entry["key"] for entry in entries if entry.get("unit") in named}
 
@@ -132,15 +132,17 @@ class Restorer:
         row = {"target": entry.get("name"), "layer": entry["kind"], "action": action, "result": "planned", "freed": 0, "round": 1, "key": entry["key"]}
         row["reason"] = f"it was so before '{entry.get('selector')}' was evicted"
         self.outcome.actions.append(row)
-        self.outcome.changed = True
         self._show_diff(entry)
         if self.options.check:
+            self.outcome.changed = True
             return
         try:
             do()
         except (SystemdError, EngineError) as exc:
             row["result"] = f"failed: {exc}"
             raise
+        # What failed has changed nothing that stays.
+        self.outcome.changed = True
         row["result"] = "done"
 
     def _show_diff(self, entry: dict[str, t.Any]) -> None:
@@ -240,8 +242,20 @@ class Restorer:
         unit = self._unit(entry)
         if unit is None or unit.load_state == "not-found":
             self._problem(entry, f"there is no unit {entry['name']} any more; install it again and restore once more")
-        elif not unit.running:
-            self._act(entry, "start", lambda: self.node.systemd.start(entry["name"], entry.get("uid"), self._left()))
+        elif unit.running:
+            return
+        elif unit.unstartable and not (unit.load_state == "masked" and _masked_by_us(entry)):
+            remedy = f"'systemctl unmask {unit.name}'" if unit.load_state == "masked" else "mend that, or start what brings it along"
+            self._problem(entry, f"{unit.name} cannot be started: {unit.unstartable}; {remedy}, and restore once more")
+        else:
+            self._act(entry, "start", lambda: self._start(entry))
+
+    def _start(self, entry: dict[str, t.Any]) -> None:
+        self.node.systemd.start(entry["name"], entry.get("uid"), self._left())
+        unit = self._unit(entry)
+        if unit is not None and not unit.running and not unit.conditions_met:
+            # systemctl does not call that a failure.
+            raise SystemdError(f"{unit.name} was not started: its Condition...= lines are not met; 'systemctl status {unit.name}' says which")
 
     # Containers
 
@@ -337,19 +351,17 @@ class Restorer:
             self.outcome.verdict = "restored"
             names = ", ".join(str(entry.get("name")) for entry in entries)
             left = ", ".join(str(entry.get("name")) for entry in self.journal.open_entries if entry not in entries)
-            self.outcome.message = f"as before: {names}" if names else "nothing was evicted that this concerns"
+            would = "would be " if self.options.check else ""
+            nothing = "nothing was evicted that this concerns" + ("" if self.journal.entries else f": there is nothing in {self.journal.path}")
+            self.outcome.message = f"{would}as before: {names}" if names else nothing
             self.outcome.message += f"; evicted still: {left}" if left and self.only else ""
         return self.outcome
 
 
-def _selects(selector: Selector, entry: t.Mapping[str, t.Any]) -> bool:
-    if selector.text == entry.get("selector"):
-        return True
-    if entry["kind"] == "unit":
-        return selector.matches_unit(entry.get("name"))
-    if entry["kind"] == "container":
-        return selector.matches_container(entry.get("name"), entry.get("before", {}).get("id"))
-    return selector.matches_process_name(entry.get("name"))
+def _masked_by_us(entry: t.Mapping[str, t.Any]) -> bool:
+    """Whether the eviction has masked a unit: one that a generator makes cannot be disabled."""
+    before = entry.get("before", {})
+    return bool(before.get("disabled")) and before.get("file_state") == "generated"
 
 
 def _needs(entry: t.Mapping[str, t.Any], other: t.Mapping[str, t.Any]) -> bool:

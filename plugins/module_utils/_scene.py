@@ -73,6 +73,8 @@ class Scene:
     wraps: dict[str, list[str]] = field(default_factory=dict)
     #: those of them that it makes anew at each start
     makes: dict[str, list[str]] = field(default_factory=dict)
+    #: keys of what the journal says is evicted, or was about to be
+    evicted: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     #: container engines that are there and could not be asked, each in a sentence; they are among the problems too
     closed: list[str] = field(default_factory=list)

@@ -114,6 +114,16 @@ class Selector:
             return self.matches_user(process.get("user"), process.get("uid"))
         return self.matches_process_name(process.get("name"), (first_word(process.get("command")), process.get("exe")))
 
+    def matches_entry(self, entry: t.Mapping[str, t.Any]) -> bool:
+        """Whether an entry of a journal is selected: it was evicted by this very selector, or is named by it."""
+        if self.text == entry.get("selector"):
+            return True
+        if entry["kind"] == "unit":
+            return self.matches_unit(entry.get("name"))
+        if entry["kind"] == "container":
+            return self.matches_container(entry.get("name"), entry.get("before", {}).get("id"))
+        return self.matches_process_name(entry.get("name"))
+
     def matches_user(self, user: object, uid: object = None) -> bool:
         """Whether this is a ``user:`` selector for that user name or number."""
         return self.kind == "user" and (self.matches_name(user) or (isinstance(uid, int) and self.matches_name(str(uid))))

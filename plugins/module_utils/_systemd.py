@@ -34,11 +34,20 @@ PROPERTIES = (
     "Restart",
     "NRestarts",
     "KillMode",
+    "RefuseManualStart",
     "RefuseManualStop",
+    "ConditionResult",
+    "StopWhenUnneeded",
     "RequiredBy",
     "BoundBy",
     "RequisiteOf",
     "ConsistsOf",
+    "PropagatesStopTo",
+    "Requires",
+    "Requisite",
+    "BindsTo",
+    "Wants",
+    "Upholds",
     "UpheldBy",
     "TriggeredBy",
     "Triggers",
@@ -90,7 +99,8 @@ class Unit(t.NamedTuple):
     restarts: int
     kill_mode: str
     refuses_stop: bool
-    dependents: tuple[str, ...]  # stopped with it: RequiredBy, BoundBy, RequisiteOf and ConsistsOf (the reverse of PartOf)
+    #: stopped with it: RequiredBy, BoundBy, RequisiteOf, ConsistsOf (the reverse of PartOf) and PropagatesStopTo (StopPropagatedFrom is its reverse)
+    dependents: tuple[str, ...]
     upheld_by: tuple[str, ...]
     triggered_by: tuple[str, ...]
     triggers: tuple[str, ...]
@@ -98,11 +108,29 @@ class Unit(t.NamedTuple):
     stop_seconds: float | None
     working_directory: str
     commands: tuple[tuple[str, ...], ...]  # ExecStartPre, ExecStart and ExecStop, split into words
+    refuses_start: bool = False
+    #: whether its Condition...= and Assert...= lines were met when it was last started
+    conditions_met: bool = True
+    #: StopWhenUnneeded: it stops with the last of those that need it
+    goes_unneeded: bool = False
+    needs: tuple[str, ...] = ()
+    needed_by: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
         """Whether it runs, or is about to (a unit between two restarts is ``activating``)."""
         return self.active_state in RUNNING
+
+    @property
+    def unstartable(self) -> str:
+        """Why it could not be started by hand, were it stopped now; empty where it could, as far as systemd tells."""
+        if self.load_state == "masked":
+            return "it is masked"
+        if self.load_state == "not-found":
+            return "its unit file is gone"
+        if self.load_state in ("error", "bad-setting"):
+            return f"systemd cannot use its unit file (LoadState={self.load_state})"
+        return "its unit file forbids starting it by hand (RefuseManualStart=yes)" if self.refuses_start else ""
 
     @property
     def starts_at_boot(self) -> bool:
@@ -167,7 +195,7 @@ def _unit(fields: t.Mapping[str, list[str]], uid: int | None) -> Unit:
         restarts=number("NRestarts"),
         kill_mode=text("KillMode"),
         refuses_stop=text("RefuseManualStop") == "yes",
-        dependents=words("RequiredBy", "BoundBy", "RequisiteOf", "ConsistsOf"),
+        dependents=words("RequiredBy", "BoundBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"),
         upheld_by=words("UpheldBy"),
         triggered_by=words("TriggeredBy"),
         triggers=words("Triggers"),
@@ -175,6 +203,11 @@ def _unit(fields: t.Mapping[str, list[str]], uid: int | None) -> Unit:
         stop_seconds=_span(text("TimeoutStopUSec")),
         working_directory=text("WorkingDirectory").lstrip("!-"),
         commands=tuple(commands),
+        refuses_start=text("RefuseManualStart") == "yes",
+        conditions_met=text("ConditionResult") != "no",
+        goes_unneeded=text("StopWhenUnneeded") == "yes",
+        needs=words("Requires", "Requisite", "BindsTo", "Wants", "Upholds"),
+        needed_by=words("RequiredBy", "RequisiteOf", "BoundBy", "WantedBy", "UpheldBy"),
     )
 
 

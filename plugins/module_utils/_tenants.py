@@ -309,6 +309,7 @@ class Collector:
             if unit is not None:
                 names = (*unit.dependents, *(name for name in unit.triggered_by if name.endswith(COMPANIONS)))
                 more = [self.key_of(name, unit.uid) for name in names]
+                more += [self.key_of(name, unit.uid) for name in unit.needs if self._goes_unneeded(self.key_of(name, unit.uid), found)]
                 # What upholds it goes along only where it is listed itself.
                 more += [key for key in (self.key_of(name, unit.uid) for name in unit.upheld_by) if key in self.units]
                 more = [name for name in more if (known := self.scene.unit(name)) is not None and known.running]
@@ -319,6 +320,14 @@ class Collector:
                 more += self.scene.wrappers(each)
             found.extend(name for name in more if name not in found)
         return found
+
+    def _goes_unneeded(self, key: str, stopping: t.Sequence[str]) -> bool:
+        """Whether a unit stops because nothing that needs it runs any more (StopWhenUnneeded=), once these are stopped."""
+        unit = self.scene.unit(key)
+        if unit is None or not unit.goes_unneeded:
+            return False
+        needing = [self.key_of(name, unit.uid) for name in unit.needed_by]
+        return not any((known := self.scene.unit(each)) is not None and known.running and each not in stopping for each in needing)
 
     def key_of(self, name: str, uid: int | None) -> str:
         """The key of a unit by any of its names."""

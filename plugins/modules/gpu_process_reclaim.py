@@ -44,6 +44,7 @@ options:
         processes match, and else on a process that belongs to neither. Children of such a process that hold GPU memory must match too,
         since they would be taken along or left behind.
       - V(user:) does not match processes that only draw (viewers, browsers). They are stopped when V(process:) names them.
+      - What nothing matches, and what is not evicted already, is said in RV(notes), since it may be misspelt.
       - A pattern that matches everything is refused when O(need=0). Else it means only what holds GPU memory.
     type: list
     elements: str
@@ -107,8 +108,8 @@ options:
     description:
       - When what a selector of O(stop) matches is put back. A dictionary from selectors to V(on_failure) (whenever it is asked for), V(on_undeploy)
         (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
-      - V(never) says that it may be lost. Without it, transient units and containers started with C(--rm) that nothing makes anew are
-        not stopped.
+      - V(never) says that it may be lost. Without it, transient units, units that could not be started again (masked, their file gone,
+        C(RefuseManualStart=yes)) and containers started with C(--rm) that nothing makes anew are not stopped.
       - A process that belongs to no unit and no container cannot be restored, which who lists it has to know. It is stopped where its selector has
         V(never) or nothing here, and not where it has another value.
       - The default for each other thing is V(on_failure).

@@ -56,6 +56,68 @@ def test_what_would_stop_along_must_be_listed(strangers: StandIns) -> None:
     assert strangers.state() == before
 
 
+@pytest.mark.parametrize(
+    ("mains", "others"),
+    [
+        ("PropagatesStopTo=e2e-along.service", ""),
+        ("", "StopPropagatedFrom=e2e-main.service"),
+        ("Wants=e2e-along.service", "StopWhenUnneeded=yes"),
+        ("", "PartOf=e2e-main.service"),
+        ("", "BindsTo=e2e-main.service\nAfter=e2e-main.service"),
+    ],
+    ids=["propagates", "propagated-from", "unneeded", "part-of", "binds-to"],
+)
+def test_every_way_in_which_a_unit_stops_along(strangers: StandIns, mains: str, others: str) -> None:
+    strangers.unit("e2e-along.service", "/bin/sleep infinity", install="", start=False, Unit=others)
+    strangers.unit("e2e-main.service", f"{HOLD} --name e2e-main --mib 16", Unit=mains)
+    strangers.run("systemctl", "start", "e2e-along.service")
+    before = strangers.state()
+    refused = strangers.reclaim(stop=["unit:e2e-main"], protect=["unit:e2e-along"])
+    assert ("e2e-along.service", "takes_along") in codes(refused) and refused["done"] == [] and strangers.state() == before
+    freed = strangers.reclaim(stop=["unit:e2e-main", "unit:e2e-along"])
+    assert freed["verdict"] == "freed", freed["msg"]
+    strangers.restored()
+    assert strangers.state() == before
+
+
+@pytest.mark.parametrize("kind", ["masked", "deleted", "refuses"])
+def test_what_could_not_be_started_again_is_not_stopped(strangers: StandIns, kind: str) -> None:
+    name = "e2e-once.service"
+    if kind == "refuses":
+        strangers.unit(name, f"{HOLD} --name e2e-once --mib 16", start=False, Unit="RefuseManualStart=yes")
+        strangers.unit("e2e-brings.service", "/bin/true", Type="oneshot", Unit=f"Wants={name}", Service="RemainAfterExit=yes")
+    else:
+        strangers.unit(name, f"{HOLD} --name e2e-once --mib 16")
+    # The file stands where an administrator's are, so that a mask needs it gone.
+    if kind != "refuses":
+        strangers.run("rm", f"/etc/systemd/system/{name}")
+        if kind == "masked":
+            strangers.run("ln", "-s", "/dev/null", f"/etc/systemd/system/{name}")
+        strangers.reload()
+    wait_for(lambda: strangers.run("systemctl", "is-active", name, check=False).strip() == "active")
+    refused = strangers.reclaim(stop=["unit:e2e-once"])
+    assert refused["verdict"] == "not_permitted" and codes(refused) == {(name, "lost")} and refused["done"] == [], refused["msg"]
+    assert strangers.run("systemctl", "is-active", name).strip() == "active"
+    freed = strangers.reclaim(stop=["unit:e2e-once"], restore={"unit:e2e-once": "never"})
+    assert freed["verdict"] == "freed", freed["msg"]
+
+
+def test_conditions_that_are_not_met_any_more_are_said_at_once(strangers: StandIns) -> None:
+    strangers.run("touch", "/run/e2e-flag")
+    strangers.unit("e2e-if.service", f"{HOLD} --name e2e-if --mib 16", Unit="ConditionPathExists=/run/e2e-flag")
+    freed = strangers.reclaim(stop=["unit:e2e-if"])
+    assert freed["verdict"] == "freed", freed["msg"]
+    strangers.run("rm", "/run/e2e-flag")
+    for _again in range(2):
+        failed = strangers.reclaim("restored")
+        assert failed["verdict"] == "not_restored" and "Condition...= lines are not met" in failed["msg"], failed["msg"]
+    assert not failed["changed"]
+    strangers.run("touch", "/run/e2e-flag")
+    strangers.restored()
+    assert strangers.state() == {"e2e-if.service": "active enabled"}
+    strangers.run("rm", "/run/e2e-flag")
+
+
 def test_a_pattern_that_matches_every_unit_means_those_with_gpu_memory(strangers: StandIns) -> None:
     """The lab's own driver is a unit too, and comes before these by its name."""
     strangers.unit("e2e-zz.service", f"{HOLD} --name e2e-zz --mib 300")

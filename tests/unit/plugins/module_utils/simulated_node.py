@@ -485,8 +485,10 @@ class SimulatedSystemd:
         if where is None:
             raise SystemdError(f"systemctl start {name} failed: Unit {name} not found.")
         unit_now = where[0][where[1]]
-        if unit_now.file_state == "masked":
+        if unit_now.file_state == "masked" or unit_now.load_state == "masked":
             raise SystemdError(f"systemctl start {name} failed: Unit {name} is masked.")
+        if not unit_now.conditions_met:
+            return  # which systemctl calls a success
         triggered = [self.node.units[key] for key in (unit_key(each, uid) for each in unit_now.triggers) if key in self.node.units]
         if name.endswith(".socket") and any(each.running for each in triggered):
             raise SystemdError(f"systemctl start {name} failed: Socket service already active, refusing.")

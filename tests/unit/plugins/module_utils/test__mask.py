@@ -129,3 +129,17 @@ def test_no_command_line_takes_long_to_look_through(unit: str) -> None:
     mask_argv(["x", text])
     mask_argv(["x", "-" + text])
     assert time.process_time() - started < 20  # quadratic takes minutes
+
+
+@pytest.mark.parametrize(
+    ("argv", "masked"),
+    [
+        (["fetch", "--user", "bob:hunter2", "x"], ["fetch", "--user", f"bob:{MASK}", "x"]),
+        (["fetch", "--proxy-user", "bob:a:b"], ["fetch", "--proxy-user", f"bob:{MASK}"]),
+        (["docker", "run", "--user", "1000:1000"], ["docker", "run", "--user", "1000:1000"]),
+        (["serve", "--user", "bob"], ["serve", "--user", "bob"]),
+    ],
+)
+def test_logins(argv: list[str], masked: list[str]) -> None:
+    assert mask_argv(argv) == masked
+    assert mask_command(" ".join(argv)) == " ".join(masked)

@@ -66,6 +66,41 @@ def test_dependents_of_dependents_count_and_those_that_do_not_run_do_not() -> No
     assert codes(plan(node, ["unit:main", "unit:web"])) == {("proxy.service", "takes_along")}
 
 
+def test_what_nothing_needs_any_more_stops_along() -> None:
+    """StopWhenUnneeded=: only where nobody else that runs needs it."""
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", needs=("cache.service", "db.service", "plain.service")), Proc(10, "main", gpu=GIB))
+    node.add_unit(unit("cache.service", goes_unneeded=True, needed_by=("main.service", "idle.service")))
+    node.add_unit(unit("db.service", goes_unneeded=True, needed_by=("main.service", "web.service")))
+    node.add_unit(unit("plain.service", needed_by=("main.service",)))
+    node.add_unit(unit("idle.service", active_state="inactive"))
+    node.add_unit(unit("web.service"), Proc(11, "web", gpu=GIB))
+    assert codes(plan(node, ["unit:main"])) == {("cache.service", "takes_along")}
+    assert stops(plan(node, ["unit:main", "unit:cache"])) == ["main.service", "cache.service"]
+    assert "plain.service" not in stops(plan(node, ["unit:main", "unit:cache"]))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"load_state": "masked"}, {"load_state": "not-found"}, {"load_state": "error"}, {"refuses_start": True}], ids=lambda changes: str(changes)
+)
+def test_what_could_not_be_started_again_is_not_stopped(changes: dict[str, t.Any]) -> None:
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", **changes), Proc(10, "main", gpu=GIB))
+    refused = plan(node, ["unit:main"])
+    assert codes(refused) == {("main.service", "lost")} and stops(refused) == []
+    assert permits(refused) == [line("unit:main", "never")]
+    assert stops(plan(node, ["unit:main"], restore={parse_selectors(["unit:main"])[0]: "never"})) == ["main.service"]
+
+
+def test_a_mask_that_an_eviction_has_set_is_no_reason() -> None:
+    """An eviction that ended between the mask and the stop is gone on with; restoring takes the mask away."""
+    node = SimulatedNode()
+    node.add_unit(unit("main.service", load_state="masked", file_state="masked"), Proc(10, "main", gpu=GIB))
+    scene = node.scene(node.gather())
+    scene.evicted = {"unit:main.service"}
+    assert stops(make_plan(scene, Wishes(stop=parse_selectors(["unit:main"])))) == ["main.service"]
+
+
 def test_a_target_that_would_stop_along_is_never_permitted() -> None:
     node = SimulatedNode()
     node.add_unit(unit("main.service", dependents=("multi-user.target",)), Proc(10, "main", gpu=GIB))

@@ -223,6 +223,45 @@ def woken() -> SimulatedNode:
     return node
 
 
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"load_state": "masked"}, "a.service cannot be started: it is masked; 'systemctl unmask a.service', and restore once more"),
+        ({"refuses_start": True}, "RefuseManualStart=yes"),
+    ],
+)
+def test_what_cannot_be_started_is_said_and_nothing_is_changed(tmp_path: Path, check: bool, changes: dict[str, t.Any], says: str) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a.service")
+    before = node.units["unit:a.service"]
+    go(node, tmp_path)
+    evict(node, tmp_path, "unit:a.service")
+    node.units["unit:a.service"] = node.units["unit:a.service"]._replace(**changes, file_state=before.file_state)
+    first = go(node, tmp_path, check=check)
+    assert first["verdict"] == "not_restored" and says in first["msg"]
+    again = go(node, tmp_path, check=check)
+    assert again["verdict"] == "not_restored" and (check or not again["changed"])
+    assert not [row for row in again["actions"] if row["action"] == "start"]
+
+
+def test_a_start_whose_conditions_are_not_met_is_none_and_is_not_waited_for(tmp_path: Path) -> None:
+    node = two_services()
+    evict(node, tmp_path, "unit:a.service")
+    node.units["unit:a.service"] = node.units["unit:a.service"]._replace(conditions_met=False)
+    begun = node.clock
+    result = go(node, tmp_path)
+    assert result["verdict"] == "not_restored" and "its Condition...= lines are not met" in result["msg"]
+    (row,) = [row for row in result["actions"] if row["action"] == "start"]
+    assert row["result"].startswith("failed") and node.clock - begun < 5
+    assert not go(node, tmp_path)["changed"], "what fails changes nothing"
+
+
+def test_where_there_is_nothing_to_restore_from_the_journal_is_named(tmp_path: Path) -> None:
+    node = two_services()
+    assert str(tmp_path / "state" / "journal.json") in go(node, tmp_path)["message"]
+
+
 def test_sockets_first_and_what_starts_the_service_at_once_last(tmp_path: Path) -> None:
     node = woken()
     before = node.state()

@@ -32,6 +32,11 @@ RequiredBy=web.service
 WantedBy=multi-user.target
 BoundBy=
 ConsistsOf=part.service web.service
+PropagatesStopTo=victim.service
+Requires=sysinit.target db.service
+Wants=db.service cache.service
+StopWhenUnneeded=yes
+ConditionResult=no
 Triggers=
 TriggeredBy=vllm-embeddings.socket
 LoadState=loaded
@@ -50,10 +55,26 @@ def test_shown_unit() -> None:
     (unit,) = parse_show(SHOWN)
     assert unit.name == "vllm-embeddings.service" and unit.names == ("embeddings.service", "vllm-embeddings.service")
     assert unit.running and unit.starts_at_boot and unit.key == "unit:vllm-embeddings.service"
-    assert unit.dependents == ("web.service", "part.service")
+    assert unit.dependents == ("web.service", "part.service", "victim.service")
+    assert unit.needs == ("sysinit.target", "db.service", "cache.service") and unit.needed_by == ("web.service", "multi-user.target")
+    assert unit.goes_unneeded and not unit.conditions_met and unit.unstartable == ""
     assert unit.triggered_by == ("vllm-embeddings.socket",)
     assert unit.commands[0] == ("/usr/local/sbin/make",) and unit.commands[2] == ("/usr/bin/docker", "start", "--attach", "vllm_embeddings")
     assert (unit.stop_seconds, unit.restarts, unit.main_pid, unit.working_directory) == (90.0, 4, 211, "/opt/models")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("LoadState=loaded", "LoadState=masked", "it is masked"),
+        ("LoadState=loaded", "LoadState=not-found", "its unit file is gone"),
+        ("LoadState=loaded", "LoadState=bad-setting", "LoadState=bad-setting"),
+        ("RefuseManualStop=no", "RefuseManualStart=yes", "RefuseManualStart=yes"),
+    ],
+)
+def test_what_could_not_be_started_again(old: str, new: str, why: str) -> None:
+    (unit,) = parse_show(SHOWN.replace(old, new))
+    assert why in unit.unstartable
 
 
 def test_several_units_and_one_that_is_not_there() -> None:
