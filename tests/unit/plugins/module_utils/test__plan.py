@@ -81,7 +81,7 @@ def test_what_nothing_needs_any_more_stops_along() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"load_state": "masked"}, {"load_state": "not-found"}, {"load_state": "error"}, {"refuses_start": True}], ids=lambda changes: str(changes)
+    "changes", [{"load_state": "masked"}, {"load_state": "not-found"}, {"load_state": "error"}, {"refuses_start": True}], ids=str
 )
 def test_what_could_not_be_started_again_is_not_stopped(changes: dict[str, t.Any]) -> None:
     node = SimulatedNode()
