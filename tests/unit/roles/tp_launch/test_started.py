@@ -29,6 +29,10 @@ def included(task: dict[str, Any]) -> str:
     return str(task.get("ansible.builtin.include_tasks", {}).get("file", ""))
 
 
+def imported(task: dict[str, Any]) -> str:
+    return str(task.get("ansible.builtin.import_tasks", {}).get("file", ""))
+
+
 def test_who_answered_is_looked_at_after_the_tokens_came_and_before_the_group_counts_as_good() -> None:
     """A replacement that never got the port would be accepted for the tokens of the one that still has it."""
     steps = bring_up()["block"]
@@ -60,7 +64,11 @@ def test_where_one_host_fails_all_of_them_remove_every_rank_of_the_deployment() 
     assert undo["any_errors_fatal"] is False and "when" not in undo, "each host does it, whatever becomes of the others"
     (stop,) = [task for task in undo["block"] if included(task) == "stop.yml"]
     assert stop["when"] == "not ansible_check_mode"
-    listing, removing = (task for task in tasks("stop") if any(name.startswith("community.docker.") for name in task))
+    names = [task["name"] for task in tasks("stop")]
+    (removing,) = [task for task in tasks("stop") if "community.docker.docker_container" in task]
+    assert names.index("Stop | List the deployment's ranks") < names.index(removing["name"])
+    assert [imported(task) for task in tasks("stop") if imported(task)] == ["ranks.yml"]
+    (listing,) = tasks("ranks")
     listed = listing["community.docker.docker_host_info"]
     assert listed["containers_all"] is True, "those too that have ended, or were never started"
     assert listed["containers_filters"] == {"label": ["io.unimem.deployment={{ tp_launch_deployment }}"]}
