@@ -55,6 +55,8 @@ class Journal:
 
     def load(self) -> Journal:
         """Read the file, if there is one. Raises JournalError when it is not ours, damaged, or newer than this code."""
+        if os.path.isdir(self.path):
+            raise JournalError(f"journal {self.path} is a directory; it has to be a file")
         try:
             text = read_private_file(self._directory, self._name, _MAX_BYTES)
         except PathError as exc:

@@ -164,6 +164,14 @@ def test_path_must_be_of_a_file(path_text: str) -> None:
         Journal(path_text)
 
 
+def test_a_directory_in_its_place_is_called_one(path: Path) -> None:
+    """Also where the directory above it is not private, which is no use to be told of then."""
+    path.mkdir(parents=True)
+    path.parent.chmod(0o755)
+    with pytest.raises(JournalError, match="is a directory; it has to be a file"):
+        Journal(str(path)).load()
+
+
 def test_entries_need_a_kind_and_a_key(path: Path) -> None:
     with pytest.raises(JournalError, match="kind and a key"):
         Journal(str(path)).record([{"kind": "unit"}])
