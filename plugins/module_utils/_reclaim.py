@@ -20,6 +20,7 @@ from ansible_collections.unimem.dgx_spark.plugins.module_utils._plan import CACH
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._recovery import Recovery
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._respawn import Respawns
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._scene import Scene
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._selectors import Selector
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._signals import Identity, SignalError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._sizes import format_size, format_sizes
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._stopper import Stopper
@@ -89,13 +90,17 @@ class Reclaimer:
         if not self.outcome.before:
             self.outcome.before = dict(self.facts.get("memory") or {})
             self.outcome.notes.extend(scene.problems)
-            nothing = unmatched(scene, self.node.systemd, self.wishes.protect)
+            nothing = self._note_unmatched(scene, self.wishes.protect, "protected")
             self.outcome.protection = {"matched": [each.text for each in self.wishes.protect if each.text not in nothing], "unmatched": nothing}
-            self.outcome.notes.extend(f"'{text}' is to be protected, and nothing on this node matches it now; is it misspelt?" for text in nothing)
             named = [each for each in self.wishes.stop if not each.is_wide and not any(each.matches_entry(entry) for entry in self.journal.open_entries)]
-            nothing = unmatched(scene, self.node.systemd, named)
-            self.outcome.notes.extend(f"'{text}' is to be stopped, and nothing on this node matches it now; is it misspelt?" for text in nothing)
+            self._note_unmatched(scene, named, "stopped")
         return plan, scene
+
+    def _note_unmatched(self, scene: Scene, selectors: t.Sequence[Selector], wish: str) -> list[str]:
+        """Say which selectors nothing matches, and return them."""
+        nothing = unmatched(scene, self.node.systemd, selectors)
+        self.outcome.notes.extend(f"'{text}' is to be {wish}, and nothing on this node matches it now; is it misspelt?" for text in nothing)
+        return nothing
 
     def _show(self, plan: Plan, scene: Scene, number: int) -> None:
         """Put a plan into the outcome, as far as it is not there."""

@@ -174,7 +174,7 @@ class Restorer:
         if not before.get("disabled"):
             return
         state = self.node.systemd.file_state(name, uid)
-        if before.get("file_state") == "generated":
+        if _masked_by_us(entry):
             if state.startswith("masked"):
                 self._act(entry, "unmask", lambda: self._unmask(name, uid))
             return

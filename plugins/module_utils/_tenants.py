@@ -309,7 +309,7 @@ class Collector:
             if unit is not None:
                 names = (*unit.dependents, *(name for name in unit.triggered_by if name.endswith(COMPANIONS)))
                 more = [self.key_of(name, unit.uid) for name in names]
-                more += [self.key_of(name, unit.uid) for name in unit.needs if self._goes_unneeded(self.key_of(name, unit.uid), found)]
+                more += [key for key in (self.key_of(name, unit.uid) for name in unit.needs) if self._goes_unneeded(key, found)]
                 # What upholds it goes along only where it is listed itself.
                 more += [key for key in (self.key_of(name, unit.uid) for name in unit.upheld_by) if key in self.units]
                 more = [name for name in more if (known := self.scene.unit(name)) is not None and known.running]

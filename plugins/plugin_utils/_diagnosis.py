@@ -57,6 +57,9 @@ DECISIVE = ("signal", "asked", "container_killed")
 #: What stands for a figure that nobody could read.
 _UNKNOWN = "an unknown amount"
 
+#: Less than this share of a file system left is nearly full.
+_NEARLY_FULL = 0.05
+
 
 class Event(t.NamedTuple):
     """Something that a node told, on the common time line. ``time`` is None where nobody knows when it was.
@@ -85,10 +88,6 @@ class End(t.NamedTuple):
     rank: int
     status: int
     reason: str
-
-
-#: Less than this share of a file system left is nearly full.
-_NEARLY_FULL = 0.05
 
 
 def _size(value: t.Any) -> str:
