@@ -20,6 +20,10 @@ display = Display()
 
 #: Lines of the log in which the last stage is looked for.
 LINES = 60
+#: Part of the lease's time after which it is renewed: several renewals may fail before the node acts.
+RENEW = 0.2
+#: Seconds that a look may wait on the node: what happens meanwhile to the connection is noticed after it.
+LONGEST = 60.0
 
 
 class ActionModule(ActionBase):
@@ -37,23 +41,29 @@ class ActionModule(ActionBase):
                 "launch_id": {"type": "str", "required": True},
                 "engine": {"type": "str", "required": True},
                 "timeout": {"type": "float", "default": 1800},
-                "interval": {"type": "float", "default": 3},
+                "interval": {"type": "float", "default": 5},
                 "lease": {"type": "dict", "default": {}},
                 "patience": {"type": "float", "default": 60},
             }
         )
         host = str((task_vars or {}).get("inventory_hostname", ""))
         begin = seen = time.monotonic()
+        renewed: float | None = None
+        renew_after = float(wanted["lease"].get("ttl") or 0) * RENEW
         said = ""
         while True:
+            look_begin = time.monotonic()
             try:
-                if wanted["lease"]:
+                if wanted["lease"] and (renewed is None or look_begin - renewed >= renew_after):
                     kept = self._renew(wanted, task_vars)
                     if kept.get("failed"):
                         return {**result, **kept}
+                    renewed = look_begin
+                # It waits on the node and comes back at once with what decides. Between that the node's cores are the engine's.
+                patient = min(wanted["interval"], max(0.0, begin + wanted["timeout"] - look_begin), renew_after or LONGEST, LONGEST)
                 told = self._execute_module(
                     module_name="unimem.dgx_spark.rank_info",
-                    module_args={"deployment": wanted["deployment"], "log_lines": LINES, "around": False, "timeout": 30},
+                    module_args={"deployment": wanted["deployment"], "log_lines": LINES, "around": False, "timeout": 30, "wait": patient},
                     task_vars=task_vars,
                 )
                 if told.get("failed"):
@@ -83,7 +93,8 @@ class ActionModule(ActionBase):
                     "transports": state["transports"],
                     "seconds": round(waited, 1),
                 }
-            time.sleep(wanted["interval"])
+            # It has come back at once without anything that decides, as from a container engine that is being restarted.
+            time.sleep(max(0.0, wanted["interval"] - (time.monotonic() - look_begin)))
 
     def _renew(self, wanted: dict[str, t.Any], task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         """Show the node that its run still lives; what the node says of it."""

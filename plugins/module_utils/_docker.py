@@ -213,24 +213,30 @@ class EngineApi:
                 return None
             raise
 
-    def read_log(self, container_id: str, seconds: float, since: int = 0) -> t.Iterator[bytes]:
+    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: bool = False) -> t.Iterator[bytes]:
         """A container's log, each line with its time stamp, as the engine streams it: what comes within the time. Raises EngineError.
 
-        ``since``: seconds since 1970; 0: from its beginning, before any other start of the same container.
+        ``since``: seconds since 1970; 0: from its beginning, before any other start of the same container. ``follow``: also what is written
+        from now on, until the container ends or the time is over.
         """
         end = time.monotonic() + seconds
         connection = _UnixConnection(self.socket_path, min(self._timeout, seconds))
+        which = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "timestamps": "true", "since": since, "follow": "true" if follow else "false"})
         try:
-            connection.request("GET", f"/containers/{urllib.parse.quote(container_id, safe='')}/logs?stdout=true&stderr=true&timestamps=true&since={since}")
+            connection.request("GET", f"/containers/{urllib.parse.quote(container_id, safe='')}/logs?{which}")
             answer = connection.getresponse()
             if answer.status >= 400:
                 _answer(answer.status, answer.read(65536))
             while time.monotonic() < end:
+                if follow and connection.sock is not None:
+                    connection.sock.settimeout(max(0.01, end - time.monotonic()))
                 chunk = answer.read1(65536)
                 if not chunk:
                     return
                 yield chunk
         except socket.timeout as exc:
+            if follow:
+                return  # nothing was written meanwhile
             raise EngineError("hung", f"the container engine at {self.socket_path} stopped sending a log") from exc
         except (OSError, http.client.HTTPException) as exc:
             raise EngineError("failed", f"the container engine at {self.socket_path} failed: {exc}") from exc

@@ -149,9 +149,7 @@ def read_ranks(world: World, engine: Engine, deployment: str, keep: int, seconds
         log = RankLog(keep)
         reason = None
         try:
-            chunks = engine.read_log(rank["id"], max(1.0, end - world.monotonic()))
-            lines = _raw_lines(chunks) if _part(told, "Config").get("Tty") else split_frames(chunks, LOG_BYTES)
-            for line in lines:
+            for line in log_lines(told, engine.read_log(rank["id"], max(1.0, end - world.monotonic()))):
                 log.feed(line)
         except EngineError as exc:
             reason = str(exc)
@@ -159,9 +157,11 @@ def read_ranks(world: World, engine: Engine, deployment: str, keep: int, seconds
     return sorted(found, key=lambda rank: (t.cast(int, rank["rank"]), t.cast(str, rank["container"])))
 
 
-def _raw_lines(chunks: t.Iterable[bytes]) -> t.Iterator[str]:
-    """The lines of a container with a terminal, whose stream has no frames."""
-    return split_frames((b"\x01\0\0\0" + len(chunk).to_bytes(4, "big") + chunk for chunk in chunks), LOG_BYTES)
+def log_lines(told: t.Mapping[str, t.Any], chunks: t.Iterable[bytes]) -> t.Iterator[str]:
+    """The lines of a container's log. The stream of one with a terminal has no frames."""
+    if _part(told, "Config").get("Tty"):
+        chunks = (b"\x01\0\0\0" + len(chunk).to_bytes(4, "big") + chunk for chunk in chunks)
+    return split_frames(chunks, LOG_BYTES)
 
 
 def read_journal(world: World, since: float, timeout: float) -> dict[str, t.Any]:

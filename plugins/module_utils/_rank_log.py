@@ -40,6 +40,8 @@ _VARIES = re.compile(r"0x[0-9a-fA-F]{1,16}|[0-9]{1,20}")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$")
 _PROCESS = re.compile(r"^\[(?P<process>[a-z0-9_-]{1,40})\] ")
 _END = re.compile(r"^\S{20} ending with status (?P<status>\d{1,3}): (?P<reason>.{1,1000})")
+_START = re.compile(r"^\S{20} rank \d{1,6} of ")
+_READY = re.compile(r"^\S{20} the group is ready$")
 _CLOCK = re.compile(r"^\S{20} met rank 0; its clock is (?P<offset>[+-]\d{1,12}\.\d{1,6}) s from this one")
 _MEMORY = re.compile(r"^\S{20} memory: (?P<available>\d{1,9}) MiB available, (?P<free>\d{1,9}) MiB free, (?P<cache>\d{1,9}) MiB cached")
 
@@ -64,6 +66,13 @@ def parse_stamp(text: str) -> float | None:
     return seconds
 
 
+def says_ready(line: str) -> bool:
+    """Whether a line of a rank's log, with Docker's time stamp before it, is the supervisor's word that the whole group is ready."""
+    text = line.partition(" ")[2]
+    named = _PROCESS.match(text)
+    return named is not None and named["process"] == "rank" and _READY.match(text[named.end() :]) is not None
+
+
 class RankLog:
     """Takes the lines of a log in their order; ``told()`` is what came of them."""
 
@@ -75,6 +84,7 @@ class RankLog:
         self._found: dict[int, list[dict[str, t.Any]]] = {}
         self._exceptions: list[dict[str, t.Any]] = []
         self._end: dict[str, t.Any] | None = None
+        self._ready: float | None = None
         self._transports: list[dict[str, str]] = []
         self._offset: float | None = None
         self._memory: list[list[float]] = []
@@ -124,8 +134,16 @@ class RankLog:
 
     def _supervisor(self, time: float, text: str) -> None:
         end = _END.match(text)
-        if end is not None and self._end is None:
-            self._end = {"time": time, "status": int(end["status"]), "reason": mask_command(end["reason"])}
+        if end is not None:
+            self._ready = None
+            if self._end is None:
+                self._end = {"time": time, "status": int(end["status"]), "reason": mask_command(end["reason"])}
+            return
+        if _READY.match(text) is not None:
+            self._ready = time
+            return
+        if _START.match(text) is not None:
+            self._ready = None  # another start of the same container
             return
         clock = _CLOCK.match(text)
         if clock is not None:
@@ -176,6 +194,7 @@ class RankLog:
             "found": sorted((entry for kept in self._found.values() for entry in kept), key=lambda entry: t.cast(float, entry["time"])),
             "exceptions": self._exceptions,
             "end": self._end,
+            "ready": self._ready,
             "transports": self._transports,
             "clock_offset": self._offset,
             "memory": self._memory,

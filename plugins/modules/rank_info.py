@@ -56,6 +56,11 @@ options:
       - Seconds for the logs of all ranks; what has not come by then is left out.
     type: float
     default: 60
+  wait:
+    description:
+      - Seconds to wait before reading. The module comes back sooner, as soon as the deployment's rank on this node is ready or has ended.
+    type: float
+    default: 0
 notes:
   - To read the logs, the user must be root or a member of the container engine's group. To read the kernel's messages, root or a member of C(adm) or
     C(systemd-journal).
@@ -134,8 +139,9 @@ ranks:
       description:
         - C(head) and C(tail), the first and last lines, and C(left_out), how many are between them. C(found), known messages with C(time), C(process),
           C(cause), C(fields) and C(line); C(exceptions), other exceptions; C(end) with C(time), C(status) and C(reason); C(clock_offset), how far
-          rank 0's clock is ahead; C(transports), what NCCL says that it uses between the nodes, each with C(name) and, where another node's process said
-          it, its C(address); C(memory), readings of the pool with time, available, free and cached bytes; C(reason), why the log could not be read.
+          rank 0's clock is ahead; C(ready), when the whole group was ready, or null; C(transports), what NCCL says that it uses between the nodes, each
+          with C(name) and, where another node's process said it, its C(address); C(memory), readings of the pool with time, available, free and cached
+          bytes; C(reason), why the log could not be read.
       type: dict
 engine:
   description: Why the container engine could not be asked, or null.
@@ -171,6 +177,10 @@ ports:
       users:
         - "LISTEN on 0.0.0.0:8000: python3 (4711)"
       own: false
+kept:
+  description: Whether this node would start a rank of the deployment again after a boot, see M(unimem.dgx_spark.rank_persist).
+  returned: always
+  type: bool
 clock:
   description: The node's time when this was read, in seconds since 1970.
   returned: always
@@ -180,7 +190,9 @@ clock:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineApi, find_engines
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import is_kept
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_info import read_node
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_news import wait_for_news
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import refuse_deployment
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
 
@@ -202,6 +214,7 @@ def main() -> None:
             "paths": {"type": "list", "elements": "path", "default": []},
             "around": {"type": "bool", "default": True},
             "timeout": {"type": "float", "default": 60},
+            "wait": {"type": "float", "default": 0},
         },
         supports_check_mode=True,
     )
@@ -213,15 +226,19 @@ def main() -> None:
         module.fail_json(msg=f"log_lines is {params['log_lines']}, not a number from 4 to 20000")
     if not 0 < params["timeout"] <= 3600:
         module.fail_json(msg=f"timeout is {params['timeout']}, not a number of seconds from above 0 to 3600")
+    if not 0 <= params["wait"] <= 3600:
+        module.fail_json(msg=f"wait is {params['wait']}, not a number of seconds from 0 to 3600")
     wrong = [port for port in params["ports"] if not 0 < port < 65536]
     if wrong:
         module.fail_json(msg=f"ports has {', '.join(map(str, wrong))}, which is no TCP port")
     world = LiveWorld()
     engine, problem = _engine(world)
+    if engine is not None and params["wait"] > 0:
+        wait_for_news(engine, params["deployment"], params["wait"])
     result = read_node(world, engine, params["deployment"], params["log_lines"], params["timeout"], params["ports"], params["paths"], params["around"])
     if engine is None and problem:
         result["engine"] = problem
-    module.exit_json(changed=False, **result)
+    module.exit_json(changed=False, kept=is_kept(params["deployment"]), **result)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ version_added: "0.1.0"
 author:
   - The unimem.dgx_spark authors (@unimem)
 description:
-  - Looks at this node's rank of a launch again and again, with M(unimem.dgx_spark.rank_info), until the whole group is ready, the rank has ended, or the
-    time is over. Meanwhile it prints, whenever that changes, how far the rank is and how much memory the node has left.
+  - Waits, with M(unimem.dgx_spark.rank_info), until the whole group is ready, this node's rank of a launch has ended, or the time is over. Each is noticed
+    at once. Meanwhile it prints, whenever that changes, how far the rank is and how much memory the node has left.
   - That a rank has ended is no failure of this module; RV(ready) says how it went.
 extends_documentation_fragment:
   - unimem.dgx_spark._attributes
@@ -48,13 +48,13 @@ options:
     default: 1800
   interval:
     description:
-      - Seconds between two looks.
+      - Seconds between two looks at how far the rank is.
     type: float
-    default: 3
+    default: 5
   lease:
     description:
-      - The lease that the play holds on the node with M(unimem.dgx_spark.node_lease), renewed with each look, namely its C(owner) and C(ttl) (seconds). Empty
-        where there is none. That it is lost is a failure.
+      - The lease that the play holds on the node with M(unimem.dgx_spark.node_lease), namely its C(owner) and C(ttl) (seconds). It is renewed
+        whenever a fifth of that has passed. Empty where there is none. That it is lost is a failure.
     type: dict
     default: {}
   patience:

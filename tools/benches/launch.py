@@ -27,7 +27,6 @@ SETTINGS: dict[str, Any] = {
     # So little that nobody has to go for it.
     "tp_launch_kv_cache_memory": "512 MiB",
     "tp_launch_gpu_memory_utilization": 0.3,
-    "tp_launch_poll_interval": 1,
 }
 _PLAYBOOK = ("ansible-playbook", "-i", "inventory/lab.yml", "-e", json.dumps(SETTINGS))
 

@@ -61,6 +61,7 @@ EXIT_FAULT = 77
 EXIT_BAD_FILE = 78
 EXIT_STOPPED = 143
 
+PROBE = 0.5  # seconds between two questions whether the engine is up
 HEARTBEAT = 5.0  # seconds between two signs of life
 LOOK = 2.0  # seconds between two looks at the node's memory while the group starts
 SAY = 30.0  # seconds after which it is said although it has hardly changed
@@ -550,7 +551,7 @@ class Rank:
         """Ask rank 0's engine until it says that it is up. Whether it generates, only a completion tells."""
         url = str(self.plan["ready"]["url"])
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        while not self._ending.wait(1.0):
+        while not self._ending.wait(PROBE):
             try:
                 with opener.open(url, timeout=10.0) as answer:
                     if answer.status == 200:

@@ -23,15 +23,19 @@ def log(*lines: str) -> dict[str, t.Any]:
 
 
 renewals: list[dict[str, t.Any]] = []
+slept: list[float] = []
+waits: list[float] = []
 kept: dict[str, t.Any] = {}
 
 
 def wait(answers: list[t.Any], monkeypatch: pytest.MonkeyPatch, **arguments: t.Any) -> tuple[dict[str, t.Any], list[str]]:
-    """The action's result and what it printed, while rank_info answers so; each look takes a second of a clock of its own."""
+    """The action's result and what it printed, while rank_info answers so; each question of the time takes a second of a clock of its own."""
     said: list[str] = []
     clock = iter(range(10_000))
     monkeypatch.setattr(rank_wait.display, "display", lambda text, *_rest, **_more: said.append(text))
-    monkeypatch.setattr(rank_wait.time, "sleep", lambda _seconds: None)
+    slept.clear()
+    waits.clear()
+    monkeypatch.setattr(rank_wait.time, "sleep", slept.append)
     monkeypatch.setattr(rank_wait.time, "monotonic", lambda: float(next(clock)))
     task = mock.MagicMock(Task)
     task.args = {"deployment": "default", "launch_id": "L1", "engine": "vllm_mp", **arguments}
@@ -45,6 +49,7 @@ def wait(answers: list[t.Any], monkeypatch: pytest.MonkeyPatch, **arguments: t.A
             renewals.append(call["module_args"])
             return kept
         assert call["module_name"] == "unimem.dgx_spark.rank_info" and call["module_args"]["around"] is False
+        waits.append(call["module_args"]["wait"])
         told = queue.pop(0) if len(queue) > 1 else queue[0]
         if isinstance(told, Exception):
             raise told
@@ -97,13 +102,25 @@ def test_a_failed_look_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["failed"] and result["msg"] == "no python"
 
 
-def test_the_lease_is_renewed_with_each_look_and_its_loss_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = {"owner": {"id": "o"}, "ttl": 300}
+def test_the_node_waits_and_the_controller_only_where_it_came_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, interval=30)
+    # Never past the end of the time, and never so long that a lost connection would not be noticed.
+    assert waits == [30.0] * 3 and all(0 < seconds < 30 for seconds in slept) and len(slept) == 2
+    wait([{"ranks": [RANK]}], monkeypatch, interval=3600, timeout=20)
+    assert all(seconds <= 20 for seconds in waits)
+    wait([{"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, interval=3600)
+    assert waits == [rank_wait.LONGEST]
+
+
+@pytest.mark.parametrize(("ttl", "times"), [(300, 1), (5, 3)])
+def test_the_lease_is_renewed_in_time_and_its_loss_ends_the_wait(ttl: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = {"owner": {"id": "o"}, "ttl": ttl}
     renewals.clear()
     kept.clear()
     result, _said = wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, lease=lease)
-    assert result["ready"] and len(renewals) == 3
-    assert renewals[0] == {"state": "renewed", "owner": {"id": "o"}, "ttl": 300, "deployment": "default", "launch_id": "L1"}
+    assert result["ready"] and len(renewals) == times
+    assert waits[0] <= ttl * rank_wait.RENEW
+    assert renewals[0] == {"state": "renewed", "owner": {"id": "o"}, "ttl": ttl, "deployment": "default", "launch_id": "L1"}
     kept.update({"failed": True, "msg": "the lease is lost"})
     result, _said = wait([{"ranks": [RANK]}], monkeypatch, lease=lease)
     kept.clear()

@@ -60,13 +60,30 @@ class Daemon:
                 if status == 0:
                     daemon.gate.wait(10)
                     return
+                if isinstance(content, list) and "follow=true" in self.path:
+                    self.stream(content)
+                    return
                 data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
 
+            def stream(self, parts: list[str | None]) -> None:
+                """A log that is followed, as Docker sends it: a part after the other, None being a time in which nothing comes."""
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for part in parts:
+                    if part is None:
+                        daemon.gate.wait(10)
+                    else:
+                        self.wfile.write(f"{len(part):x}\r\n{part}\r\n".encode())
+                        self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+
             do_GET = do_POST = answer
+            protocol_version = "HTTP/1.1"  # as the real ones
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -264,3 +281,16 @@ def test_a_log_that_never_comes_is_bounded(daemon: Daemon) -> None:
     with pytest.raises(EngineError) as caught:
         list(EngineApi(daemon.path, timeout=0.3).read_log(ID, 5.0))
     assert caught.value.code == "hung"
+
+
+def test_a_log_that_is_followed_ends_with_its_container_or_with_the_time(daemon: Daemon) -> None:
+    api = EngineApi(daemon.path)
+    daemon.answers[("GET", f"/containers/{ID}/logs")] = (200, ["first", "second"])
+    assert b"".join(api.read_log(ID, 5.0, follow=True)) == b"firstsecond"
+    daemon.answers[("GET", f"/containers/{ID}/logs")] = (200, ["first", None])
+    begin = time.monotonic()
+    assert b"".join(api.read_log(ID, 0.5, follow=True)) == b"first"
+    assert 0.4 < time.monotonic() - begin < 5
+    daemon.answers[("GET", f"/containers/{ID}/logs")] = (409, {"message": "can not get logs from container which is dead"})
+    with pytest.raises(EngineError, match="which is dead"):
+        list(api.read_log(ID, 0.5, follow=True))

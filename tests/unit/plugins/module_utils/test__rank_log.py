@@ -55,6 +55,14 @@ def test_how_a_rank_ended_is_read_from_its_supervisor_only() -> None:
     assert result["end"]["status"] == 137 and result["end"]["reason"] == "engine was killed by signal 9"
 
 
+def test_when_the_group_was_ready_is_read_from_its_supervisor_only_and_of_its_last_start() -> None:
+    ready = f"{STAMP} [rank] 2026-11-30T09:12:29Z the group is ready"
+    assert told(f"{STAMP} [engine] 2026-11-30T09:12:29Z the group is ready")["ready"] is None
+    assert told(ready)["ready"] == told(ready, f"{STAMP} [engine] more")["ready"] is not None
+    assert told(ready, f"{STAMP} [rank] 2026-11-30T09:12:30Z ending with status 1: engine ended with exit status 1")["ready"] is None
+    assert told(ready, f"{STAMP} [rank] 2026-11-30T09:13:00Z rank 1 of 2 (worker spark-02), launch L1")["ready"] is None
+
+
 def test_what_another_rank_said_is_not_this_ones_cause() -> None:
     result = told(f"{STAMP} [rank] 2026-11-30T09:12:29Z ending with status 70: rank 1 (worker b): asked to stop by signal 15")
     assert result["found"] == [] and result["end"]["status"] == 70

@@ -57,6 +57,9 @@ def test_who_waits_is_told_how_far_a_rank_is_and_what_is_left() -> None:
     assert (state["ready"], state["ended"], state["progress"]) == (False, False, "starts the engine")
     assert state["words"] == "rank 1 starts the engine; 5.0 GiB of memory available"
     assert look({"ranks": [rank(health="healthy")]}, "L1", "vllm_mp")["ready"]
+    said = {"head": [], "tail": [], "memory": [], "end": None, "ready": 1767225600.0}
+    assert look({"ranks": [rank(log=said)]}, "L1", "vllm_mp")["ready"], "Docker's own check comes up to three seconds later"
+    assert not look({"ranks": [rank(log=said, running=False, status="exited")]}, "L1", "vllm_mp")["ready"]
 
 
 def test_who_waits_is_told_that_and_how_a_rank_ended() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+
+from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import engine_names, engine_plan
 
 ROLE = Path(__file__).resolve().parents[4] / "roles" / "tp_launch"
 
@@ -70,10 +73,6 @@ def test_every_variable_of_the_role_is_used_by_it() -> None:
     assert variables() - mentioned(text) == set()
 
 
-def test_every_program_of_the_role_is_put_there() -> None:
-    assert set(load("vars/main.yml")["__tp_launch_program_files"]) == {path.name for path in (ROLE / "files").iterdir() if path.is_file()}
-
-
 def trusted(value: Any) -> Any:
     """As Ansible has what it reads from a role's files."""
     if isinstance(value, dict):
@@ -87,6 +86,20 @@ def value_of(name: str, **variables: Any) -> Any:
     """One of the role's variables, where these others are set."""
     known = {**trusted(load("defaults/main.yml")), **trusted(load("vars/main.yml")), **variables}
     return Templar(loader=DataLoader(), variables=known).template(known[name])
+
+
+def test_every_program_that_an_engine_needs_is_put_there_and_no_other_one() -> None:
+    node = {"name": "spark-01", "interface": "enp1s0f0np0", "address": "192.168.100.10", "rdma_devices": [], "rdma_character_devices": [], "problems": []}
+    needed = set()
+    for engine in engine_names():
+        plan = engine_plan({"engine": engine, "model_path": "/models/tiny", "tensor_parallel": 1, "api_key": "s3cret"}, [node], {})
+        rank = plan["ranks"]["spark-01"]
+        files = value_of("__tp_launch_program_files", __tp_launch_rank=rank)
+        text = json.dumps(rank["file"])
+        assert files[0] == "rank_supervisor.py" and len(files) == len(set(files))
+        assert set(files[1:]) == set(re.findall(r"/opt/unimem/([a-z_]+\.py)", text))
+        needed |= set(files)
+    assert needed == {path.name for path in (ROLE / "files").iterdir() if path.is_file()}
 
 
 CDI = [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"]}]
