@@ -110,6 +110,10 @@ class Reclaimer:
             row = _refusal_row(refusal)
             if row not in self.outcome.refused:
                 self.outcome.refused.append(row)
+        for unit in (unit for tenant in plan.tenants for unit in (*tenant.companions, *tenant.units) if unit.successors):
+            note = f"{unit.name} has {', '.join(unit.successors)} started when it ends (OnSuccess=, OnFailure=); what that does is not undone"
+            if note not in self.outcome.notes:
+                self.outcome.notes.append(note)
         self.outcome.spared = [{"target": tenant.title, "selector": tenant.selector.text, "memory": tenant.memory} for tenant in plan.spared]
         self._show_diff(plan)
 

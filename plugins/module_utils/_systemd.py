@@ -49,6 +49,8 @@ PROPERTIES = (
     "Wants",
     "Upholds",
     "UpheldBy",
+    "OnSuccess",
+    "OnFailure",
     "TriggeredBy",
     "Triggers",
     "WantedBy",
@@ -115,6 +117,8 @@ class Unit(t.NamedTuple):
     goes_unneeded: bool = False
     needs: tuple[str, ...] = ()
     needed_by: tuple[str, ...] = ()
+    #: what systemd starts when it has ended: OnSuccess and OnFailure
+    successors: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -208,6 +212,7 @@ def _unit(fields: t.Mapping[str, list[str]], uid: int | None) -> Unit:
         goes_unneeded=text("StopWhenUnneeded") == "yes",
         needs=words("Requires", "Requisite", "BindsTo", "Wants", "Upholds"),
         needed_by=words("RequiredBy", "RequisiteOf", "BoundBy", "WantedBy", "UpheldBy"),
+        successors=words("OnSuccess", "OnFailure"),
     )
 
 

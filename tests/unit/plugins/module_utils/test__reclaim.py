@@ -842,6 +842,16 @@ def test_what_upholds_a_unit_has_ended_before_the_unit_is_stopped(tmp_path):
 # The page cache
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_what_a_unit_starts_when_it_ends_is_told(tmp_path, check):
+    node = SimulatedNode(total=120 * GIB, base=7 * GIB)
+    for name, successors in (("one.service", ("mail.service",)), ("two.service", ())):
+        node.add_unit(unit(name, successors=successors), Proc(100 + len(node.units), name, gpu=10 * GIB))
+    result = go(node, tmp_path, check=check, stop=["unit:one.service", "unit:two.service"], always=["unit:one.service", "unit:two.service"])
+    (told,) = [note for note in result["notes"] if "when it ends" in note]
+    assert told.startswith("one.service has mail.service started")
+
+
 def test_cache_alone_may_be_enough(tmp_path):
     node = seed_node()
     node.late.clear()

@@ -36,6 +36,8 @@ PropagatesStopTo=victim.service
 Requires=sysinit.target db.service
 Wants=db.service cache.service
 StopWhenUnneeded=yes
+OnSuccess=
+OnFailure=mail@vllm-embeddings.service
 ConditionResult=no
 Triggers=
 TriggeredBy=vllm-embeddings.socket
@@ -57,6 +59,7 @@ def test_shown_unit() -> None:
     assert unit.running and unit.starts_at_boot and unit.key == "unit:vllm-embeddings.service"
     assert unit.dependents == ("web.service", "part.service", "victim.service")
     assert unit.needs == ("sysinit.target", "db.service", "cache.service") and unit.needed_by == ("web.service", "multi-user.target")
+    assert unit.successors == ("mail@vllm-embeddings.service",)
     assert unit.goes_unneeded and not unit.conditions_met and unit.unstartable == ""
     assert unit.triggered_by == ("vllm-embeddings.socket",)
     assert unit.commands[0] == ("/usr/local/sbin/make",) and unit.commands[2] == ("/usr/bin/docker", "start", "--attach", "vllm_embeddings")
