@@ -347,6 +347,10 @@ class Restorer:
         if any(self.problems.values()):
             self.outcome.verdict = "not_restored"
             self.outcome.message = "; ".join(text for texts in self.problems.values() for text in texts)
+            given_up = [_selector_of(entry) for entry in entries if self.problems.get(entry["key"])]
+            if given_up:
+                wish = ", ".join(f"'{each}': never" for each in dict.fromkeys(given_up))
+                self.outcome.message += f". It stays in the journal; to give it up as it is now: state: restored, restore: {{{wish}}}"
         else:
             self.outcome.verdict = "restored"
             names = ", ".join(str(entry.get("name")) for entry in entries)
@@ -356,6 +360,13 @@ class Restorer:
             self.outcome.message = f"{would}as before: {names}" if names else nothing
             self.outcome.message += f"; evicted still: {left}" if left and self.only else ""
         return self.outcome
+
+
+def _selector_of(entry: t.Mapping[str, t.Any]) -> str:
+    """A selector that names an entry, and where that can be nothing else."""
+    name, kind = str(entry.get("name")), str(entry["kind"])
+    # A socket or timer goes with its service, under the selector of that.
+    return f"{kind}:{name}" if kind != "unit" or name.endswith(".service") else str(entry.get("selector"))
 
 
 def _masked_by_us(entry: t.Mapping[str, t.Any]) -> bool:

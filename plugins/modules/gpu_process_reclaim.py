@@ -108,6 +108,8 @@ options:
     description:
       - When what a selector of O(stop) matches is put back. A dictionary from selectors to V(on_failure) (whenever it is asked for), V(on_undeploy)
         (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
+      - With O(state=restored), V(never) gives up what it names. It leaves the journal and stays as it is now, stopped, and a unit that was disabled
+        stays disabled.
       - V(never) says that it may be lost. Without it, transient units, units that could not be started again (masked, their file gone,
         C(RefuseManualStart=yes)) and containers started with C(--rm) that nothing makes anew are not stopped.
       - A process that belongs to no unit and no container cannot be restored, which who lists it has to know. It is stopped where its selector has
@@ -214,6 +216,14 @@ EXAMPLES = r"""
       process:llama-server: never
     kill_leftovers: true
     journal: /var/lib/unimem/trial.json
+  become: true
+
+- name: Put back all but a service that was removed for good meanwhile
+  unimem.dgx_spark.gpu_process_reclaim:
+    state: restored
+    restore:
+      unit:old-embeddings.service: never
+    journal: /var/lib/unimem/qwen.json
   become: true
 """
 

@@ -252,9 +252,12 @@ def test_a_start_whose_conditions_are_not_met_is_none_and_is_not_waited_for(tmp_
     begun = node.clock
     result = go(node, tmp_path)
     assert result["verdict"] == "not_restored" and "its Condition...= lines are not met" in result["msg"]
+    assert "state: restored, restore: {'unit:a.service': never}" in result["msg"]
     (row,) = [row for row in result["actions"] if row["action"] == "start"]
     assert row["result"].startswith("failed") and node.clock - begun < 5
     assert not go(node, tmp_path)["changed"], "what fails changes nothing"
+    given_up = go(node, tmp_path, restore={"unit:a.service": "never"})
+    assert given_up["verdict"] == "restored" and not given_up["evicted"]
 
 
 def test_where_there_is_nothing_to_restore_from_the_journal_is_named(tmp_path: Path) -> None:
