@@ -67,8 +67,8 @@ _value:
       C(api_key_variable), C(group_secret_variables) (which get the secret that the ranks share), C(pool_path), C(rdma) (whether NCCL is
       expected to use it between the nodes), C(cache_mount) (where the host's directory for compiled kernels is mounted, or null), C(stop_timeout),
       C(shm_bytes), and C(ranks).
-    - C(ranks) has for each node's name C(rank), C(role), C(container), C(address), C(environment), C(devices), C(ports) (each with what it is for) and C(file)
-      (the processes in their order, as the role's rank_supervisor.py reads them). The API key is in none of them.
+    - C(ranks) has for each node's name C(rank), C(role), C(container), C(address), C(environment), C(devices), C(ports) (each with what it is for), C(file)
+      (the processes in their order, as the role's rank_supervisor.py reads them) and C(fabric) (the node as it was given). The API key is in none of them.
   type: dict
 """
 

@@ -366,7 +366,8 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
     Returns ``engine``, ``deployment``, ``world``, ``spec``, ``served_model_name``, ``model_path``, ``model_mount``, ``endpoint``, ``local_url``,
     ``api_key_variable``, ``group_secret_variables``, ``pool_path``, ``rdma`` (whether NCCL is expected to use it),
     ``cache_mount`` (where the host's directory for compiled kernels is mounted, or None), ``shm_bytes``, ``stop_timeout``, and ``ranks``: for each node's name
-    ``rank``, ``role``, ``container``, ``address``, ``environment``, ``devices``, ``ports`` and ``file`` (what the rank's program reads).
+    ``rank``, ``role``, ``container``, ``address``, ``environment``, ``devices``, ``ports``, ``file`` (what the rank's program reads) and ``fabric`` (the
+    node as it was given).
     The values of the API key and of the group's secret are in none of them.
     Raises PlanError with all that is wrong with the settings.
     """
@@ -434,7 +435,8 @@ def engine_plan(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]],
         "rdma": rdma_everywhere(members) and _wants_rdma(wanted.env),
         "shm_bytes": wanted.shm_size,
         "stop_timeout": wanted.stop_grace * 2 + 15,
-        "ranks": ranks,
+        # Beside what the rank runs, for who checks and says it: no reason to start it anew.
+        "ranks": {name: {**rank, "fabric": dict(raw)} for (name, rank), raw in zip(ranks.items(), nodes)},
     }
 
 

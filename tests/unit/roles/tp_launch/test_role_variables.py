@@ -136,3 +136,32 @@ def test_kernels_are_kept_for_each_image_apart() -> None:
     }
     for name in ("__tp_launch_directories", "__tp_launch_mounts"):
         assert len(value_of(name, **known, tp_launch_cache_directory="")) == 2
+
+
+def ranks(*changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is listed of a group of two, with changes."""
+    found = [{"host": f"spark-0{rank + 1}", "rank": rank, "launch_id": "L1", "running": True, "status": "Up"} for rank in range(2)]
+    return [{**rank, **change} for rank, change in zip(found, changes)]
+
+
+TOKENS = {"json": {"choices": [{"text": " Paris."}]}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "listed", "says"),
+    [
+        (TOKENS, ranks({}, {}), ""),
+        ({"json": {"choices": [{"text": " "}]}}, ranks({}, {}), "answered ' ', and its ranks are: 0 on spark-01 of launch L1, Up; 1 on spark-02"),
+        ({"json": {"choices": []}}, ranks({}, {}), "answered ''"),
+        ({"json": {"error": "x"}}, ranks({}, {}), "answered ''"),
+        ({"content": "<html>"}, ranks({}, {}), "answered ''"),
+        (TOKENS, ranks({}), "answered ' Paris.', and its ranks are: 0 on spark-01 of launch L1, Up;"),
+        (TOKENS, ranks({}, {"running": False, "status": "Exited (1)"}), "1 on spark-02 of launch L1, Exited (1);"),
+        (TOKENS, ranks({}, {"launch_id": "L0"}), "1 on spark-02 of launch L0, Up;"),
+        (TOKENS, [*ranks({}, {}), *ranks({})], "answered"),
+    ],
+)
+def test_a_group_is_accepted_by_its_tokens_with_all_its_ranks_of_one_launch(answer: dict[str, Any], listed: list[dict[str, Any]], says: str) -> None:
+    plan = {"endpoint": "http://192.168.100.10:8000/v1", "world": 2}
+    found = value_of("__tp_launch_not_accepted", __tp_launch_answer=answer, __tp_launch_rank_list=listed, tp_launch_plan=plan)
+    assert says in found and bool(found) == bool(says)
