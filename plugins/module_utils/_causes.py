@@ -986,6 +986,15 @@ CAUSES: tuple[Cause, ...] = (
         r"error: unrecognized arguments: (?P<option>[^\n]{1,200})",
     ),
     _c(
+        "stages_differ",
+        "settings",
+        "vllm",
+        ROOT,
+        "Workers disagree on supported KV cache layouts",
+        "A pipeline stage has other kinds of layers than another one, such as none of full attention, and this vLLM wants the same in all of them: choose "
+        "another tp_launch_pipeline_parallel, or set VLLM_PP_LAYER_PARTITION in tp_launch_env.",
+    ),
+    _c(
         "invalid_argument",
         "settings",
         "engine",

@@ -256,10 +256,10 @@ def ssh_argv(host: str) -> list[str]:
     return ["ssh", "-F", str(ROOT / ".lab" / "ssh_config"), *kept, host]
 
 
-def on_host(host: str, *argv: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def on_host(host: str, *argv: str, check: bool = True, timeout: float = 120, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command in a lab host over its own ssh, not through Ansible: what the tests look at must not depend on what they test."""
     done = subprocess.run(
-        [*ssh_argv(host), shlex.join(argv)], text=True, capture_output=True, timeout=timeout, check=False
+        [*ssh_argv(host), shlex.join(argv)], text=True, capture_output=True, timeout=timeout, check=False, input=stdin
     )
     if check and done.returncode != 0:
         raise AssertionError(f"{host}: {shlex.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")

@@ -1,7 +1,11 @@
 # SPDX-FileCopyrightText: 2026 the unimem.dgx_spark authors
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""More than two nodes: one head and two workers on a switch, a stage of the pipeline on each (three divides the tiny model's layers, not its heads)."""
+"""More than two nodes: one head and two workers on a switch, a stage of the pipeline on each.
+
+Three divides neither the heads of the lab's model nor, since vLLM wants attention of the same kinds in every stage, its four layers. So the model is a
+longer one, made on the lab's source like the lab's own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,16 @@ from harness import INVENTORY, ROOT, Run, lab, meminfo, on_host, ranks, run_play
 pytestmark = pytest.mark.soak
 
 SPARKS = ("spark-01", "spark-02", "spark-03")
-SETTINGS: dict[str, Any] = {"tp_launch_tensor_parallel": 1, "tp_launch_pipeline_parallel": 3}
+HUB = "/root/.cache/huggingface/hub"
+REPOSITORY = "models--unimem--tiny-hybrid-12"
+BASE_IMAGE = "unimem-lab/vllm-cpu-base:0.32.0"
+SETTINGS: dict[str, Any] = {
+    "model_sync_path": f"{HUB}/{REPOSITORY}",
+    "tp_launch_tensor_parallel": 1,
+    "tp_launch_pipeline_parallel": 3,
+    # Three engines are on one machine.
+    "tp_launch_kv_cache_memory": "2000 MiB",
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +45,19 @@ def three() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def model(three: None) -> Iterator[None]:
+    """The same pattern of layers once for each stage."""
+    program = (ROOT / "tests" / "lab" / "engine" / "make_model.py").read_text(encoding="utf-8")
+    command = ["docker", "run", "--rm", "--interactive", "--network", "none", "--volume", f"{HUB}:{HUB}", "--entrypoint", "python3", BASE_IMAGE]
+    on_host("spark-01", *command, "-", HUB, "--repository", REPOSITORY, "--repeat", str(len(SPARKS)), stdin=program, timeout=300)
+    try:
+        yield
+    finally:
+        for host in ("spark-01", "spark-02"):
+            on_host(host, "rm", "-rf", f"{HUB}/{REPOSITORY}")
+
+
+@pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory is an inventory of all that is in it."""
     folder = tmp_path_factory.mktemp("inventory")
@@ -41,7 +67,7 @@ def inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def deployed(three: None, inventory: Path) -> Run:
+def deployed(model: None, inventory: Path) -> Run:
     """The group of three."""
     return run_playbook("playbooks/deploy_qwen.yml", inventory=inventory, extra=SETTINGS, environment={"LAB_DIR": str(ROOT / ".lab")})
 

@@ -73,13 +73,13 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return wrapped
 
 
-def make_config(head_dim: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3NextConfig:
-    """Every dimension is divisible by two ranks; head dimensions of 128 are what vLLM's CPU kernels take."""
+def make_config(head_dim: int, repeat: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3NextConfig:
+    """The pattern of four layers, so often. Every dimension is divisible by two ranks; head dimensions of 128 are what vLLM's CPU kernels take."""
     return Qwen3NextConfig(
         vocab_size=VOCABULARY,
         hidden_size=256,
-        num_hidden_layers=4,
-        layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+        num_hidden_layers=4 * repeat,
+        layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"] * repeat,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=head_dim,
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("hub", type=Path, help="directory to create the cache repository in (as ~/.cache/huggingface/hub)")
     parser.add_argument("--repository", default=REPOSITORY, help="name of the cache repository (default: %(default)s)")
     parser.add_argument("--head-dim", type=int, default=128, help="dimension of every attention head; with 32 vLLM starts, says healthy, and fails to generate")
+    parser.add_argument("--repeat", type=int, default=1, help="how often the pattern of four layers comes: once for each stage of a pipeline, at least")
     arguments = parser.parse_args()
 
     repository = arguments.hub / arguments.repository
@@ -161,7 +162,7 @@ def main() -> None:
     tokenizer = make_tokenizer()
     if len(tokenizer) != VOCABULARY:
         parser.error(f"the tokenizer has {len(tokenizer)} tokens, the model expects {VOCABULARY}")
-    config = make_config(arguments.head_dim, tokenizer)
+    config = make_config(arguments.head_dim, arguments.repeat, tokenizer)
     arguments.hub.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.hub, prefix=".make-model-") as scratch:
         plain = Path(scratch)

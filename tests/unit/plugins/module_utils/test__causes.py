@@ -226,6 +226,11 @@ LINES = [
     ("RuntimeError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 1800 seconds.", "timeout", "placement"),
     # settings, killed, controller
     ("vllm: error: unrecognized arguments: --no-such-option", "settings", "unrecognized"),
+    (
+        "(EngineCore pid=315) ERROR 12-01 04:02:01 [core.py:1510] AssertionError: Workers disagree on supported KV cache layouts: [['LBNHC'], ['LBHNC']].",
+        "settings",
+        "stages_differ",
+    ),
     ("vllm serve: error: argument --kv-cache-dtype: invalid choice: 'int3'", "settings", "invalid_argument"),
     ("2026-11-30T09:00:00Z ending with status 137: engine was killed by signal 9", "killed", "signal"),
     ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore_DP0': -9}", "killed", "core_killed"),

@@ -138,6 +138,12 @@ def test_kernels_are_kept_for_each_image_apart() -> None:
         assert len(value_of(name, **known, tp_launch_cache_directory="")) == 2
 
 
+def test_ranks_are_in_the_order_of_the_inventory_whoever_is_the_head() -> None:
+    hosts = [f"spark-{number:02}" for number in range(1, 9)]
+    workers = [host for host in hosts if host != "spark-03"]
+    assert value_of("__tp_launch_hosts", tp_launch_head="spark-03", ansible_play_hosts_all=hosts) == ["spark-03", *workers]
+
+
 def ranks(*changes: dict[str, Any]) -> list[dict[str, Any]]:
     """What is listed of a group of two, with changes."""
     found = [{"host": f"spark-0{rank + 1}", "rank": rank, "launch_id": "L1", "running": True, "status": "Up"} for rank in range(2)]
