@@ -44,8 +44,11 @@ def test_a_failed_launch_leaves_everything_as_it_was(undeployed: None, full_page
 
 
 def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
-    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, "deploy_reports": str(tmp_path)})
+    """The engine's version, which decides what is predicted, is the image's own."""
+    asked = {"deploy_engine_version": "", "image_build_expect_packages": {"vllm": ""}}
+    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, **asked, "deploy_reports": str(tmp_path)})
     assert run.rc == 0, run.failures
+    assert run.fact("image_build_result", "spark-02")["packages"] == {"vllm": "0.32.0+cpu"}
     result = run.fact("tp_launch_result", "spark-01")
     assert result["engine"] == "vllm_mp"
     assert result["completion"]["text"].strip()

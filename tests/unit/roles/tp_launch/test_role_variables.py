@@ -4,19 +4,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
 
 from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._launch_plan import engine_names, engine_plan
+from ansible_collections.unimem.dgx_spark.tests.unit.roles import role_values
 
-ROLE = Path(__file__).resolve().parents[4] / "roles" / "tp_launch"
+ROLE = role_values.ROLES / "tp_launch"
 
 # They say when, how long and how much is told, not what runs: another value is no reason to start a running group anew.
 NOT_LASTING = {
@@ -43,8 +41,8 @@ NOT_LASTING = {
 }
 
 
-def load(name: str) -> Any:
-    return yaml.safe_load((ROLE / name).read_text(encoding="utf-8"))
+load = functools.partial(role_values.load, "tp_launch")
+value_of = functools.partial(role_values.value_of, "tp_launch")
 
 
 def variables() -> set[str]:
@@ -71,21 +69,6 @@ def test_every_setting_is_passed_under_its_own_name() -> None:
 def test_every_variable_of_the_role_is_used_by_it() -> None:
     text = "".join(path.read_text(encoding="utf-8") for folder in ("tasks", "vars") for path in sorted((ROLE / folder).glob("*.yml")))
     assert variables() - mentioned(text) == set()
-
-
-def trusted(value: Any) -> Any:
-    """As Ansible has what it reads from a role's files."""
-    if isinstance(value, dict):
-        return {key: trusted(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [trusted(entry) for entry in value]
-    return trust_as_template(value) if isinstance(value, str) else value
-
-
-def value_of(name: str, **variables: Any) -> Any:
-    """One of the role's variables, where these others are set."""
-    known = {**trusted(load("defaults/main.yml")), **trusted(load("vars/main.yml")), **variables}
-    return Templar(loader=DataLoader(), variables=known).template(known[name])
 
 
 def test_every_program_that_an_engine_needs_is_put_there_and_no_other_one() -> None:
