@@ -18,8 +18,9 @@ import sys
 def main() -> None:
     """Put the value where the module's argument parser looks, and become the module."""
     option, variable, module = sys.argv[1:4]
-    # The new command line exists in this process only: what the kernel shows of it was fixed when it started.
-    sys.argv = [module, *sys.argv[4:], option, os.environ[variable]]
+    # The new command line exists in this process only: what the kernel shows of it was fixed when it started. One word and the first one:
+    # so a key that begins with a hyphen is no option, and a "--" among the others does not end the options before it.
+    sys.argv = [module, f"{option}={os.environ[variable]}", *sys.argv[4:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
