@@ -80,13 +80,14 @@ def steps(settings: Settings, nodes: Sequence[Node], node: Node) -> list[dict[st
     argv += option("--context-length", settings.context_length)
     argv += option("--mem-fraction-static", settings.mem_fraction_static)
     if settings.kv_cache_dtype != "auto":
+        # bfloat16 since 0.5.4; auto instead of it may be another type, and the budget counts this one.
         argv += ["--kv-cache-dtype", _DTYPES.get(settings.kv_cache_dtype, settings.kv_cache_dtype)]
     argv += option("--max-running-requests", settings.max_num_seqs)
     argv += option("--chunked-prefill-size", settings.max_num_batched_tokens)
     if settings.prefix_caching is False:
         argv.append("--disable-radix-cache")
     if settings.language_model_only:
-        argv.append("--language-model-only")  # 0.5.18 has it and 0.5.12 has not; left out, the vision part would be loaded and not be counted
+        argv.append("--language-model-only")  # since 0.5.18; left out before, the vision part would be loaded and not be counted
     if settings.eager:
         argv.append("--disable-cuda-graph")
     if settings.speculative_tokens > 0:
