@@ -6,6 +6,7 @@ dev        ansible-core 2.19, linters, molecule, pytest: everything but the newe
 newest     ansible-core 2.21 and pytest, where a Python 3.12 or newer is found
 picture    ansible-core 2.19, pytest and the plotting library that a controller may have
 hub        the Hugging Face Hub's client, as a node may have it: a program to run and nothing to import
+sglang-X   the oldest and the newest SGLang that the role is for, without all that they depend on: only their parser is used
 target-X   pytest for Python X: the modules' code as it runs on a node
 """
 
@@ -28,20 +29,28 @@ TARGETS = ("3.9", "3.10", "3.12", "3.13", "3.14")
 
 @dataclass(frozen=True)
 class Kind:
-    """One environment: its ansible-core, the Pythons it may use (best first), its requirement files."""
+    """One environment: its ansible-core, the Pythons it may use (best first), its requirement files.
+
+    `what` names it where there is no core; `bare` is one of nothing but the wheels listed, neither their dependencies nor compiled code.
+    """
 
     name: str
     core: str
     versions: tuple[str, ...]
     files: tuple[str, ...]
+    what: str = "the modules' code on that Python"
+    bare: bool = False
 
 
 KINDS = {
     "dev": Kind("dev", "2.19", ("3.11", "3.12", "3.13"), ("core-2.19.txt", "pytest.txt", "lint.txt")),
     "newest": Kind("newest", "2.21", ("3.12", "3.13", "3.14"), ("core-2.21.txt", "pytest.txt")),
     "picture": Kind("picture", "2.19", ("3.11", "3.12", "3.13"), ("core-2.19.txt", "pytest.txt", "picture.txt")),
-    "hub": Kind("hub", "", ("3.11", "3.12", "3.13"), ("hub.txt",)),
+    "hub": Kind("hub", "", ("3.11", "3.12", "3.13"), ("hub.txt",), "the Hub's client"),
 }
+#: The oldest first. Their wheels are for these Pythons.
+SGLANGS = ("sglang-oldest", "sglang-newest")
+KINDS.update({name: Kind(name, "", ("3.11", "3.12", "3.13"), (f"{name}.txt",), "SGLang's own parser", bare=True) for name in SGLANGS})
 KINDS.update({f"target-{version}": Kind(f"target-{version}", "", (version,), ("target.txt",)) for version in TARGETS})
 
 
@@ -88,7 +97,7 @@ def missing(name: str) -> str:
     """The sentence for an environment that cannot be made here."""
     kind = KINDS[name]
     wanted = " or ".join(kind.versions)
-    what = f"ansible-core {kind.core}" if kind.core else "the Hub's client" if name == "hub" else "the modules' code on that Python"
+    what = f"ansible-core {kind.core}" if kind.core else kind.what
     return f"{what} needs Python {wanted}, and no working one was found (PATH, /usr/bin, /usr/local/bin, pyenv, uv)"
 
 
@@ -136,7 +145,8 @@ def ensure(name: str) -> Environment:
         if path.exists():
             shutil.rmtree(path)
         _make_venv(version, python, path)
-        arguments = [word for file in kind.files for word in ("-r", str(REQUIREMENTS / file))]
+        arguments = ["--no-deps", "--only-binary", ":all:", "--no-compile"] if kind.bare else []
+        arguments += [word for file in kind.files for word in ("-r", str(REQUIREMENTS / file))]
         need([path / "bin" / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments])
         stamp_file.write_text(stamp)
     return Environment(kind, version, path)

@@ -84,6 +84,20 @@ def test_an_environment_is_made_again_when_a_pin_changes(tmp_path: Path, monkeyp
     assert environments._stamp(kind, Path("/usr/bin/python3")) != before
 
 
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_bare_environment_has_what_is_listed_and_nothing_else(bare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BUILD", tmp_path / "build"), ("REQUIREMENTS", tmp_path), ("available", lambda _name: ("3.11", Path(sys.executable)))):
+        monkeypatch.setattr(environments, name, value)
+    monkeypatch.setitem(environments.KINDS, "x", environments.Kind("x", "", ("3.11",), ("a.txt",), "a thing", bare))
+    (tmp_path / "a.txt").write_text("thing==1\n")
+    ran: list[list[str]] = []
+    monkeypatch.setattr(environments, "_make_venv", lambda version, python, path: path.mkdir())
+    monkeypatch.setattr(environments, "need", lambda argv: ran.append([str(word) for word in argv]))
+    environments.ensure("x")
+    assert [("--no-deps" in argv, "--only-binary" in argv) for argv in ran] == [(bare, bare)] and ran[0][-2:] == ["-r", str(tmp_path / "a.txt")]
+    assert environments.missing("x").startswith("a thing needs Python 3.11, and no working one was found")
+
+
 def test_every_requirement_is_pinned_but_those_for_many_pythons() -> None:
     for path in sorted(places.REQUIREMENTS.glob("*.txt")):
         lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
