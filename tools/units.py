@@ -25,6 +25,9 @@ PICTURE_TESTS = ("tests/unit/plugins/plugin_utils", "tests/unit/playbooks/test_p
 #: What downloads with the Hub's own client, from a Hub that the tests bring.
 HUB_TESTS = ("tests/unit/roles/model_sync",)
 
+#: What SGLang's own parser reads.
+SGLANG_TESTS = ("tests/unit/plugins/plugin_utils/test__sglang_parser.py",)
+
 
 def units(environment: Environment, extra: list[str]) -> int:
     """All unit tests, from this environment."""
@@ -40,6 +43,12 @@ def picture_units(environment: Environment, extra: list[str]) -> int:
 def hub_units(core: Environment, client: Environment, extra: list[str]) -> int:
     """The tests that run the Hub's client, where a missing one is a failure and not a skip."""
     return call([core.python, *PYTEST, *HUB_TESTS, *extra], {**core.env(), "UNIMEM_HF": str(client.tool("hf"))}, ROOT)
+
+
+def sglang_units(core: Environment, extra: list[str]) -> int:
+    """The tests that SGLang's parser reads command lines in. Made here, so that a wheel which cannot be had fails this step and no other."""
+    interpreters = os.pathsep.join(str(environments.ensure(name).python) for name in environments.SGLANGS)
+    return call([core.python, *PYTEST, *SGLANG_TESTS, *extra], {**core.env(), "UNIMEM_SGLANG": interpreters}, ROOT)
 
 
 def _core_for_targets(core: Environment) -> Path:
@@ -75,6 +84,9 @@ def steps(extra: list[str]) -> list[Outcome]:
     outcomes.append(step(f"units, with the plotting library, Python {picture.python_version}", lambda: picture_units(picture, extra)))
     client = environments.ensure("hub")
     outcomes.append(step(f"units, with the Hub's client, Python {client.python_version}", lambda: hub_units(core, client, extra)))
+    missing = next((name for name in environments.SGLANGS if environments.available(name) is None), None)
+    title = "units, with SGLang's own parser"
+    outcomes.append(not_run(title, environments.missing(missing)) if missing else step(title, lambda: sglang_units(core, extra)))
     # All tests have just run on the cores' own Pythons, those of the modules' code among them.
     done = {environments.ensure(name).python_version for name in ("dev", "newest") if environments.available(name)}
     for version in sorted(set(TARGETS) - done, key=lambda text: int(text.split(".")[1])):

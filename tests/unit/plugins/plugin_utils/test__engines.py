@@ -29,7 +29,7 @@ from ansible_collections.unimem.dgx_spark.plugins.plugin_utils._engines._base im
 ENGINES = [vllm_ray, vllm_mp, sglang]
 
 # What SGLang's ServerArgs takes, of what is passed to it: option -> type, a list of choices, or None for a flag.
-# Read from the packages 0.5.3 and 0.5.23; what only the newer one has is in the second table.
+# Read from the packages 0.5.3 and 0.5.23; what only the newer one has is in the second table. test__sglang_parser.py asks those themselves.
 SGLANG_0_5_3: dict[str, Any] = {
     "--model-path": str,
     "--served-model-name": str,
