@@ -49,10 +49,11 @@ class ActionModule(ActionBase):
         host = str((task_vars or {}).get("inventory_hostname", ""))
         begin = seen = time.monotonic()
         renewed: float | None = None
-        renew_after = float(wanted["lease"].get("ttl") or 0) * RENEW
+        renew_after = float(wanted["lease"].get("ttl") or 0) * RENEW if wanted["lease"] else LONGEST
         said = ""
         while True:
             look_begin = time.monotonic()
+            patient = min(wanted["interval"], max(0.0, begin + wanted["timeout"] - look_begin), renew_after, LONGEST)
             try:
                 if wanted["lease"] and (renewed is None or look_begin - renewed >= renew_after):
                     kept = self._renew(wanted, task_vars)
@@ -60,7 +61,6 @@ class ActionModule(ActionBase):
                         return {**result, **kept}
                     renewed = look_begin
                 # It waits on the node and comes back at once with what decides. Between that the node's cores are the engine's.
-                patient = min(wanted["interval"], max(0.0, begin + wanted["timeout"] - look_begin), renew_after or LONGEST, LONGEST)
                 told = self._execute_module(
                     module_name="unimem.dgx_spark.rank_info",
                     module_args={"deployment": wanted["deployment"], "log_lines": LINES, "around": False, "timeout": 30, "wait": patient},
@@ -76,7 +76,7 @@ class ActionModule(ActionBase):
                 if time.monotonic() - seen > wanted["patience"]:
                     raise
                 display.display(f"{host}: out of reach ({error}); its rank runs on meanwhile")
-                time.sleep(wanted["interval"])
+                time.sleep(patient)
                 continue
             if state["words"] != said and state["words"]:
                 said = state["words"]
@@ -94,7 +94,7 @@ class ActionModule(ActionBase):
                     "seconds": round(waited, 1),
                 }
             # It has come back at once without anything that decides, as from a container engine that is being restarted.
-            time.sleep(max(0.0, wanted["interval"] - (time.monotonic() - look_begin)))
+            time.sleep(max(0.0, patient - (time.monotonic() - look_begin)))
 
     def _renew(self, wanted: dict[str, t.Any], task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         """Show the node that its run still lives; what the node says of it."""

@@ -47,7 +47,7 @@ def _reason(model: Model, tp: int, expert_parallel: bool, sglang: bool) -> tuple
     """Why *tp* does not work, as (code, sentence); None: it does."""
     if model.heads and model.heads % tp:
         return "heads_not_divisible", f"{model.heads} attention heads do not divide over {tp} ranks."
-    for attention, state in {(layer.attention, layer.state) for layer in model.layers}:
+    for attention, state in dict.fromkeys((layer.attention, layer.state) for layer in model.layers):
         if attention is not None and attention.kind != MLA and attention.kv_heads:
             rest = attention.kv_heads % tp if attention.kv_heads >= tp else tp % attention.kv_heads
             if rest:

@@ -213,29 +213,30 @@ class EngineApi:
                 return None
             raise
 
-    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: bool = False) -> t.Iterator[bytes]:
+    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: int | None = None) -> t.Iterator[bytes]:
         """A container's log, each line with its time stamp, as the engine streams it: what comes within the time. Raises EngineError.
 
-        ``since``: seconds since 1970; 0: from its beginning, before any other start of the same container. ``follow``: also what is written
-        from now on, until the container ends or the time is over.
+        ``since``: seconds since 1970; 0: from its beginning, before any other start of the same container. ``follow``: only so many of the lines
+        that are there, and what is written from now on, until the container ends or the time is over.
         """
         end = time.monotonic() + seconds
         connection = _UnixConnection(self.socket_path, min(self._timeout, seconds))
-        which = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "timestamps": "true", "since": since, "follow": "true" if follow else "false"})
+        which = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "timestamps": "true", "since": since})
+        which += f"&follow=true&tail={follow}" if follow is not None else ""
         try:
             connection.request("GET", f"/containers/{urllib.parse.quote(container_id, safe='')}/logs?{which}")
             answer = connection.getresponse()
             if answer.status >= 400:
                 _answer(answer.status, answer.read(65536))
             while time.monotonic() < end:
-                if follow and connection.sock is not None:
+                if follow is not None and connection.sock is not None:
                     connection.sock.settimeout(max(0.01, end - time.monotonic()))
                 chunk = answer.read1(65536)
                 if not chunk:
                     return
                 yield chunk
         except socket.timeout as exc:
-            if follow:
+            if follow is not None:
                 return  # nothing was written meanwhile
             raise EngineError("hung", f"the container engine at {self.socket_path} stopped sending a log") from exc
         except (OSError, http.client.HTTPException) as exc:
@@ -375,3 +376,17 @@ def find_engines(world: World, podman_users: t.Collection[int | None] = (), time
         except EngineError as exc:
             problems.append(str(exc))
     return engines, problems
+
+
+def system_engine(world: World, timeout: float = 15.0) -> tuple[EngineApi | None, str]:
+    """The engine that the roles start containers with, the system's own; another one only where that is not installed. Else why there is none.
+
+    What another engine does not have would be taken for gone, while the system's is only being restarted.
+    """
+    engines, problems = find_engines(world, timeout=timeout)
+    paths = [path for path in DOCKER_SOCKETS if not path.startswith("/run/snap")]
+    own = [engine for engine in engines if engine.socket_path in paths]
+    installed = [path for path in paths if path.rsplit("/", 1)[1] in world.list_dir(path.rsplit("/", 1)[0])]
+    if own or (engines and not installed):
+        return (own or engines)[0], ""
+    return None, "; ".join(problems) or (f"no container engine answers at {installed[0]}" if installed else "")

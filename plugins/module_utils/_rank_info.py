@@ -153,7 +153,10 @@ def read_ranks(world: World, engine: Engine, deployment: str, keep: int, seconds
                 log.feed(line)
         except EngineError as exc:
             reason = str(exc)
-        found.append({**rank, "log": {**log.told(), "reason": reason}})
+        said = log.told()
+        # The engine's own check comes seconds after the supervisor's word, and a log cannot always be read.
+        ready = bool(rank["running"]) and (said["ready"] is not None or rank["health"] == "healthy")
+        found.append({**rank, "ready": ready, "log": {**said, "reason": reason}})
     return sorted(found, key=lambda rank: (t.cast(int, rank["rank"]), t.cast(str, rank["container"])))
 
 

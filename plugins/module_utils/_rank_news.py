@@ -15,11 +15,13 @@ import typing as t
 
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineError
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_info import log_lines
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import says_ready
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_log import parse_stamp, says_ready
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import DEPLOYMENT_LABEL
 
 #: Seconds for a container whose log has ended to have ended itself.
 _END = 2.0
+#: Lines that are there already and looked through: what was written since the last look. More than that may be ready some seconds before it is seen.
+_LINES = 500
 
 
 class Engine(t.Protocol):
@@ -27,7 +29,7 @@ class Engine(t.Protocol):
 
     def describe_labelled(self, label: str) -> list[dict[str, t.Any]]: ...
 
-    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: bool = False) -> t.Iterator[bytes]: ...
+    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: int | None = None) -> t.Iterator[bytes]: ...
 
     def wait(self, container_id: str, seconds: float) -> None: ...
 
@@ -43,9 +45,19 @@ def wait_for_news(engine: Engine, deployment: str, seconds: float, clock: t.Call
         if len(running) != 1:
             return  # none, or ranks of several launches: who looks has to say something of that
         (told,) = running
-        for line in log_lines(told, engine.read_log(str(told.get("Id")), max(0.1, end - clock()), follow=True)):
-            if says_ready(line):
-                return
-        engine.wait(str(told.get("Id")), min(_END, end - clock()))
+        container = str(told.get("Id"))
+        # Not what an earlier start of the same container said.
+        started = int(parse_stamp(str((told.get("State") or {}).get("StartedAt"))) or 0)
+        try:
+            for line in log_lines(told, engine.read_log(container, max(0.1, end - clock()), max(0, started), _LINES)):
+                if says_ready(line):
+                    return
+        except EngineError as error:
+            if error.code != "failed":
+                raise
+            # A log that cannot be read, as with the log driver none: the end is still told.
+            engine.wait(container, end - clock())
+            return
+        engine.wait(container, min(_END, end - clock()))
     except EngineError:
         return

@@ -43,7 +43,8 @@ class Restorer:
         self.node = node
         self.journal = journal
         self.options = options
-        self.policies = dict(policies or {})
+        # A name before a pattern, however they are listed: who names one thing means it.
+        self.policies = dict(sorted((policies or {}).items(), key=lambda item: item[0].is_glob))
         self.reason = reason
         self.only = only
         self.outcome = Outcome()

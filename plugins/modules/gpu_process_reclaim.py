@@ -107,7 +107,8 @@ options:
   restore:
     description:
       - When what a selector of O(stop) matches is put back. A dictionary from selectors to V(on_failure) (whenever it is asked for), V(on_undeploy)
-        (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it.
+        (not with O(reason=failure)) or V(never). It is kept in the journal; a value given with O(state=restored) wins over it,
+        and there a name over a pattern.
       - With O(state=restored), V(never) gives up what it names. It leaves the journal and stays as it is now, stopped, and a unit that was disabled
         stays disabled.
       - V(never) says that it may be lost. Without it, transient units, units that could not be started again (masked, their file gone,

@@ -138,19 +138,17 @@ EXAMPLES = r"""
     journal: /var/lib/unimem/qwen.json
   become: true
 
-# Start the ranks here, for example with the role unimem.dgx_spark.tp_launch.
+# Start the ranks here. The role unimem.dgx_spark.tp_launch does that, and waits for them as below.
 
-- name: Wait for the ranks, and renew the lease with each look
-  unimem.dgx_spark.node_lease:
-    state: renewed
-    owner: "{{ lookup('unimem.dgx_spark.run_owner') }}"
+- name: Wait for the ranks, and renew the lease meanwhile
+  unimem.dgx_spark.rank_wait:
     deployment: qwen
-    ttl: 300
+    launch_id: "{{ launch_id }}"
+    engine: vllm_ray
+    lease:
+      owner: "{{ lookup('unimem.dgx_spark.run_owner') }}"
+      ttl: 300
   become: true
-  register: waited
-  until: waited is failed or waited.ranks | rejectattr('ready') | length == 0
-  retries: 600
-  delay: 3
 
 - name: Let the node go
   unimem.dgx_spark.node_lease:

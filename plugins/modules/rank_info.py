@@ -58,7 +58,8 @@ options:
     default: 60
   wait:
     description:
-      - Seconds to wait before reading. The module comes back sooner, as soon as the deployment's rank on this node is ready or has ended.
+      - Seconds to wait before reading. The module comes back sooner, as soon as the deployment's rank on this node is ready or has ended. That it is ready
+        is noticed at once only where the container's log can be read.
     type: float
     default: 0
 notes:
@@ -114,6 +115,9 @@ ranks:
       sample: exited
     running:
       description: Whether it runs.
+      type: bool
+    ready:
+      description: Whether it runs and has said that the whole group is ready, or the container engine's own check of it has.
       type: bool
     exit_status:
       description: With what it ended; null while it runs.
@@ -189,19 +193,12 @@ clock:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineApi, find_engines
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import system_engine
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._persist import is_kept
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_info import read_node
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._rank_news import wait_for_news
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._ranks import refuse_deployment
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import LiveWorld
-
-
-def _engine(world: LiveWorld) -> tuple[EngineApi | None, str]:
-    """The engine that the role starts containers with: the system's own."""
-    engines, problems = find_engines(world)
-    known = [engine for engine in engines if engine.socket_path in ("/run/docker.sock", "/var/run/docker.sock")] or engines
-    return (known[0], "") if known else (None, "; ".join(problems))
 
 
 def main() -> None:
@@ -232,7 +229,7 @@ def main() -> None:
     if wrong:
         module.fail_json(msg=f"ports has {', '.join(map(str, wrong))}, which is no TCP port")
     world = LiveWorld()
-    engine, problem = _engine(world)
+    engine, problem = system_engine(world)
     if engine is not None and params["wait"] > 0:
         wait_for_news(engine, params["deployment"], params["wait"])
     result = read_node(world, engine, params["deployment"], params["log_lines"], params["timeout"], params["ports"], params["paths"], params["around"])

@@ -62,6 +62,9 @@ options:
       - Seconds during which the node may be out of reach. A rank does not end with the connection of who waits for it.
     type: float
     default: 60
+notes:
+  - A node that is cut off is noticed by its connection. With ssh that takes C(ServerAliveInterval) and C(ServerAliveCountMax), in C(ssh_args) or the user's
+    ssh configuration; without them it can take as long as the kernel's TCP timeout.
 seealso:
   - module: unimem.dgx_spark.rank_info
   - module: unimem.dgx_spark.node_lease

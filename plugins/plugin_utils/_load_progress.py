@@ -85,7 +85,7 @@ def look(told: t.Mapping[str, t.Any], launch: str, engine: str) -> dict[str, t.A
     if left is not None and running:
         words += f"; {format_size(left)} of memory available"
     return {
-        "ready": (rank.get("health") == "healthy" or log.get("ready") is not None) and bool(running),
+        "ready": bool(rank.get("ready")),
         "ended": not running,
         "status": status,
         "progress": progress,

@@ -262,7 +262,7 @@ def group_lines(nodes: Mapping[str, Mapping[str, t.Any]], unreachable: Sequence[
         state = "incomplete"
     elif answer.get("text"):
         state = "answers"
-    elif all(rank.get("health") == "healthy" for rank in running):
+    elif all(rank.get("ready") for rank in running):
         state = "silent"
     else:
         state = "starting"

@@ -49,6 +49,8 @@ def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
     run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, **asked, "deploy_reports": str(tmp_path)})
     assert run.rc == 0, run.failures
     assert run.fact("image_build_result", "spark-02")["packages"] == {"vllm": "0.32.0+cpu"}
+    last = [entry for _host, _task, entry in run.results() if "budget" in entry][-1]
+    assert last["invocation"]["module_args"]["engine_version"] == "0.32.0+cpu"
     result = run.fact("tp_launch_result", "spark-01")
     assert result["engine"] == "vllm_mp"
     assert result["completion"]["text"].strip()

@@ -15,7 +15,7 @@ from ansible.playbook.task import Task
 
 from ansible_collections.unimem.dgx_spark.plugins.action import rank_wait
 
-RANK: dict[str, t.Any] = {"rank": 1, "launch_id": "L1", "status": "running", "running": True, "health": "starting", "log": {"memory": []}}
+RANK: dict[str, t.Any] = {"rank": 1, "launch_id": "L1", "status": "running", "running": True, "ready": False, "log": {"memory": []}}
 
 
 def log(*lines: str) -> dict[str, t.Any]:
@@ -62,7 +62,7 @@ def wait(answers: list[t.Any], monkeypatch: pytest.MonkeyPatch, **arguments: t.A
 def test_it_says_what_has_changed_and_ends_when_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     loading = {"ranks": [{**RANK, **log("Loading safetensors checkpoint shards:  14% Completed | 1/7")}]}
     later = {"ranks": [{**RANK, **log("Loading safetensors checkpoint shards:  86% Completed | 6/7")}]}
-    result, said = wait([loading, loading, later, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch)
+    result, said = wait([loading, loading, later, {"ranks": [{**RANK, "ready": True}]}], monkeypatch)
     assert (result["ready"], result["ended"], result["changed"]) == (True, False, False)
     assert said[:2] == ["spark-02: rank 1 loads the weights, 14 %", "spark-02: rank 1 loads the weights, 86 %"]
 
@@ -76,7 +76,7 @@ def test_it_ends_when_the_rank_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_nccl_uses_comes_with_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     used = [{"name": "IB", "address": ""}]
-    ready = {**RANK, "health": "healthy", "log": {"transports": used, "memory": []}}
+    ready = {**RANK, "ready": True, "log": {"transports": used, "memory": []}}
     result, _said = wait([{"ranks": [RANK]}, {"ranks": [ready]}], monkeypatch)
     assert result["transports"] == used
 
@@ -88,7 +88,7 @@ def test_it_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_connection_that_comes_back_has_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = AnsibleConnectionFailure("no route")
-    result, said = wait([{"ranks": [RANK]}, lost, lost, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch)
+    result, said = wait([{"ranks": [RANK]}, lost, lost, {"ranks": [{**RANK, "ready": True}]}], monkeypatch)
     assert result["ready"] and any("out of reach" in line for line in said)
 
 
@@ -103,13 +103,44 @@ def test_a_failed_look_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_node_waits_and_the_controller_only_where_it_came_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, interval=30)
+    wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "ready": True}]}], monkeypatch, interval=30)
     # Never past the end of the time, and never so long that a lost connection would not be noticed.
     assert waits == [30.0] * 3 and all(0 < seconds < 30 for seconds in slept) and len(slept) == 2
     wait([{"ranks": [RANK]}], monkeypatch, interval=3600, timeout=20)
     assert all(seconds <= 20 for seconds in waits)
-    wait([{"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, interval=3600)
+    wait([{"ranks": [{**RANK, "ready": True}]}], monkeypatch, interval=3600)
     assert waits == [rank_wait.LONGEST]
+
+
+@pytest.mark.parametrize(("interval", "ttl"), [(5, 300), (60, 60), (200, 300), (3600, 90)])
+def test_whatever_the_interval_the_lease_is_renewed_in_time_and_ready_is_noticed_at_once(interval: int, ttl: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that goes on while the node waits, as it does."""
+    now, at, slept_for = [0.0], [0.0], [0.0]
+    renewed: list[float] = []
+    task = mock.MagicMock(Task)
+    task.args = {"deployment": "default", "launch_id": "L1", "engine": "vllm_mp", "interval": interval, "lease": {"owner": {}, "ttl": ttl}}
+    task.async_val, task.check_mode, task.diff = 0, False, False
+    action = rank_wait.ActionModule(task, mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), mock.MagicMock(), mock.MagicMock())
+
+    def sleep(seconds: float) -> None:
+        slept_for[0] += seconds
+        now[0] += seconds
+
+    def answer(**call: t.Any) -> dict[str, t.Any]:
+        if call["module_name"] == "unimem.dgx_spark.node_lease":
+            renewed.append(now[0])
+            return {}
+        now[0] = min(now[0] + call["module_args"]["wait"], max(now[0], 500.0))
+        at[0] = now[0]
+        return {"ranks": [{**RANK, "ready": now[0] >= 500.0}]}
+
+    monkeypatch.setattr(rank_wait.display, "display", lambda *_rest, **_more: None)
+    monkeypatch.setattr(rank_wait.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rank_wait.time, "sleep", sleep)
+    monkeypatch.setattr(action, "_execute_module", answer)
+    assert action.run(task_vars={"inventory_hostname": "spark-02"})["ready"]
+    assert now[0] == 500.0 and slept_for[0] == 0.0
+    assert max(later - before for before, later in zip(renewed, renewed[1:])) <= ttl * rank_wait.RENEW * 2
 
 
 @pytest.mark.parametrize(("ttl", "times"), [(300, 1), (5, 3)])
@@ -117,7 +148,7 @@ def test_the_lease_is_renewed_in_time_and_its_loss_ends_the_wait(ttl: int, times
     lease = {"owner": {"id": "o"}, "ttl": ttl}
     renewals.clear()
     kept.clear()
-    result, _said = wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "health": "healthy"}]}], monkeypatch, lease=lease)
+    result, _said = wait([{"ranks": [RANK]}, {"ranks": [RANK]}, {"ranks": [{**RANK, "ready": True}]}], monkeypatch, lease=lease)
     assert result["ready"] and len(renewals) == times
     assert waits[0] <= ttl * rank_wait.RENEW
     assert renewals[0] == {"state": "renewed", "owner": {"id": "o"}, "ttl": ttl, "deployment": "default", "launch_id": "L1"}

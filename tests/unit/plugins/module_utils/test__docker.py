@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineApi, EngineError, find_engines, parse_inspect
+from ansible_collections.unimem.dgx_spark.plugins.module_utils._docker import EngineApi, EngineError, find_engines, parse_inspect, system_engine
 from ansible_collections.unimem.dgx_spark.plugins.module_utils._world import FakeWorld
 
 ID = "677b51790c22be0044d0d17da968fc0c47d568307269f3b8e77fe7877e2a6522"
@@ -256,6 +256,25 @@ def test_engines_are_found_once_and_podman_is_not_woken() -> None:
         docker.EngineApi = original  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("sockets", "answering", "found", "why"),
+    [
+        (["/run/docker.sock", "/run/user/1000/docker.sock"], ["/run/docker.sock", "/run/user/1000/docker.sock"], "/run/docker.sock", ""),
+        (["/run/docker.sock", "/run/user/1000/docker.sock"], ["/run/user/1000/docker.sock"], None, "no container engine answers at /run/docker.sock"),
+        (["/run/user/1000/docker.sock"], ["/run/user/1000/docker.sock"], "/run/user/1000/docker.sock", ""),
+        (["/run/docker.sock"], [], None, "no container engine answers at /run/docker.sock"),
+        ([], [], None, ""),
+    ],
+)
+def test_another_engine_does_not_speak_for_the_systems(
+    sockets: list[str], answering: list[str], found: str | None, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Docker is restarted a rootless one would say that no rank is there."""
+    monkeypatch.setattr(EngineApi, "ping", lambda self: self.socket_path in answering)
+    engine, problem = system_engine(FakeWorld(files={name: "" for name in sockets}, links={"/var/run": "/run"}))
+    assert (engine.socket_path if engine else None, problem) == (found, why)
+
+
 def test_labelled_containers_are_described_whole_and_one_that_went_meanwhile_is_left_out(daemon: Daemon) -> None:
     gone = "0" * 64
     daemon.answers[("GET", "/containers/json")] = (200, [{"Id": ID}, {"Id": gone}, {"Id": "../x"}, None])
@@ -286,11 +305,12 @@ def test_a_log_that_never_comes_is_bounded(daemon: Daemon) -> None:
 def test_a_log_that_is_followed_ends_with_its_container_or_with_the_time(daemon: Daemon) -> None:
     api = EngineApi(daemon.path)
     daemon.answers[("GET", f"/containers/{ID}/logs")] = (200, ["first", "second"])
-    assert b"".join(api.read_log(ID, 5.0, follow=True)) == b"firstsecond"
+    assert b"".join(api.read_log(ID, 5.0, follow=7)) == b"firstsecond"
+    assert "since=0&follow=true&tail=7" in daemon.asked[0][1]
     daemon.answers[("GET", f"/containers/{ID}/logs")] = (200, ["first", None])
     begin = time.monotonic()
-    assert b"".join(api.read_log(ID, 0.5, follow=True)) == b"first"
+    assert b"".join(api.read_log(ID, 0.5, follow=0)) == b"first"
     assert 0.4 < time.monotonic() - begin < 5
     daemon.answers[("GET", f"/containers/{ID}/logs")] = (409, {"message": "can not get logs from container which is dead"})
     with pytest.raises(EngineError, match="which is dead"):
-        list(api.read_log(ID, 0.5, follow=True))
+        list(api.read_log(ID, 0.5, follow=0))

@@ -129,6 +129,24 @@ def test_a_rank_is_described_whole_with_its_secrets_masked() -> None:
     assert node["engine"] is None and node["clock"] == 1796030000.0
 
 
+READY = "2026-11-30T09:12:29Z [rank] 2026-11-30T09:12:29Z the group is ready\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "line", "ready"),
+    [
+        ({"Status": "running", "Running": True, "Health": {"Status": "starting"}}, READY, True),
+        ({"Status": "running", "Running": True, "Health": {"Status": "starting"}}, "2026-11-30T09:12:29Z [engine] loads\n", False),
+        ({"Status": "running", "Running": True, "Health": {"Status": "healthy"}}, "", True),
+        ({"Status": "exited", "Running": False, "Health": {"Status": "healthy"}}, READY, False),
+    ],
+    ids=["by the supervisor's word", "not yet", "by the engine's check, where the log cannot be read", "before its end"],
+)
+def test_whether_a_rank_is_ready(state: dict[str, t.Any], line: str, ready: bool) -> None:
+    (rank,) = _rank_info.read_ranks(world(), FakeEngine(told(**state), log=frames(line)), "default", 40, 10.0)
+    assert rank["ready"] is ready
+
+
 @pytest.mark.parametrize("oom_killed", [False, True])
 @pytest.mark.parametrize("line", ["CUDA out of memory. Tried to allocate 2.00 GiB", "Loading weights"])
 @pytest.mark.parametrize("kernel", ["Out of memory: Killed process 7 (VLLM::Worker_TP) total-vm:1kB, anon-rss:2kB", "fine"])

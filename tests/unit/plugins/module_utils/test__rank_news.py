@@ -20,7 +20,7 @@ READY = STAMP + "[rank] 2026-12-01T03:32:58Z the group is ready"
 
 
 def container(running: bool = True, terminal: bool = False) -> dict[str, t.Any]:
-    return {"Id": ID, "State": {"Running": running}, "Config": {"Tty": terminal}}
+    return {"Id": ID, "State": {"Running": running, "StartedAt": "2026-12-01T03:32:40.5Z"}, "Config": {"Tty": terminal}}
 
 
 class FakeEngine:
@@ -35,8 +35,9 @@ class FakeEngine:
         assert label == "io.unimem.deployment=default"
         return self.containers
 
-    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: bool = False) -> Iterator[bytes]:
-        assert (container_id, since, follow) == (ID, 0, True) and 0 < seconds <= 30
+    def read_log(self, container_id: str, seconds: float, since: int = 0, follow: int | None = None) -> Iterator[bytes]:
+        # Nothing of an earlier start of the container, and not all of a long log again.
+        assert (container_id, since) == (ID, 1796095960) and follow is not None and 0 < follow <= 1000 and 0 < seconds <= 30
         for line in self.lines:
             self.read += 1
             data = line.encode() + b"\n"
@@ -81,7 +82,13 @@ def test_without_one_rank_that_runs_there_is_nothing_to_wait_for(containers: lis
     assert engine.read == 0 and not engine.waited
 
 
-def test_an_engine_that_fails_is_no_failure_of_the_wait() -> None:
-    engine = FakeEngine([container()], [STAMP + "[engine] loads"], EngineError("failed", "restarted"))
+def test_an_engine_that_is_restarted_is_no_failure_of_the_wait() -> None:
+    engine = FakeEngine([container()], [STAMP + "[engine] loads"], EngineError("unreachable", "restarted"))
     wait_for_news(engine, "default", 30.0)
     assert engine.read == 1 and not engine.waited
+
+
+def test_without_a_log_that_can_be_read_the_end_is_waited_for() -> None:
+    engine = FakeEngine([container()], [], EngineError("failed", "configured logging driver does not support reading"))
+    wait_for_news(engine, "default", 30.0)
+    assert len(engine.waited) == 1 and 25 < engine.waited[0] <= 30

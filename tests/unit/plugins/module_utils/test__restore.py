@@ -256,7 +256,7 @@ def test_a_start_whose_conditions_are_not_met_is_none_and_is_not_waited_for(tmp_
     (row,) = [row for row in result["actions"] if row["action"] == "start"]
     assert row["result"].startswith("failed") and node.clock - begun < 5
     assert not go(node, tmp_path)["changed"], "what fails changes nothing"
-    given_up = go(node, tmp_path, restore={"unit:a.service": "never"})
+    given_up = go(node, tmp_path, restore={"unit:*": "on_failure", "unit:a.service": "never"})
     assert given_up["verdict"] == "restored" and not given_up["evicted"]
 
 

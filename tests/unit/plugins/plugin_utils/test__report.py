@@ -216,6 +216,7 @@ def found_rank(number: int, launch: str = "L1", **more: t.Any) -> dict[str, t.An
         "status": "running",
         "running": True,
         "health": "healthy",
+        "ready": True,
         "launch_id": launch,
         "log": log,
         **more,
@@ -230,7 +231,7 @@ ENDED: dict[str, t.Any] = {"status": "exited", "running": False, "exit_status": 
     [
         (([found_rank(0)], [found_rank(1)]), {"text": "Paris"}, "answers"),
         (([found_rank(0)], [found_rank(1)]), {"why": "timed out"}, "silent"),
-        (([found_rank(0, health="starting")], [found_rank(1, health="starting")]), {"why": "refused"}, "starting"),
+        (([found_rank(0, ready=False)], [found_rank(1, ready=False)]), {"why": "refused"}, "starting"),
         (([found_rank(0)], []), {"text": "Paris"}, "incomplete"),
         (([found_rank(0)], [found_rank(1, launch="L0")]), {"text": "Paris"}, "incomplete"),
         (([found_rank(0)], [found_rank(1, **ENDED)]), {}, "incomplete"),

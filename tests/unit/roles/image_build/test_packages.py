@@ -12,18 +12,27 @@ import pytest
 
 from ansible_collections.unimem.dgx_spark.tests.unit.roles.role_values import value_of
 
-RECORD = {"image": "x:1", "question": {}, "answer": {"packages": {"vllm": "0.32.0+cpu", "ray": None}, "architecture_known": True}}
+RECORD = {"vllm": "0.32.0+cpu", "ray": None}
+
+
+PLACE = "/var/cache/unimem/image-probes/0123456789abcdef-packages.json"
+#: As slurp returns it.
+READ = {"source": PLACE, "content": base64.b64encode(json.dumps(RECORD).encode()).decode()}
 
 
 @pytest.mark.parametrize(
-    ("registered", "asked", "found"),
+    ("registered", "expected", "found"),
     [
-        ({"content": base64.b64encode(json.dumps(RECORD).encode()).decode()}, {"vllm": ">=0.32", "ray": ""}, {"vllm": "0.32.0+cpu", "ray": None}),
-        ({"content": base64.b64encode(json.dumps(RECORD).encode()).decode()}, {}, {}),
-        ({"skipped": True, "changed": False}, {"vllm": ""}, {}),
+        (READ, {"vllm": ">=0.32", "ray": ""}, RECORD),
+        (READ, {}, {}),
+        ({**READ, "source": PLACE.replace("0", "1")}, {"vllm": ""}, {}),
         (None, {"vllm": ""}, {}),
+        ({"skipped": True, "changed": False}, {"vllm": ""}, {}),
+        ({"failed": False, "msg": f"file not found: {PLACE}"}, {"vllm": ""}, {}),
     ],
+    ids=["told", "nothing is asked for", "an earlier image's", "never looked", "not looked now", "never asked"],
 )
-def test_packages_are_those_that_were_asked_for(registered: Any, asked: dict[str, str], found: dict[str, str | None]) -> None:
-    host = {} if registered is None else {"__image_build_probe_answer": registered}
-    assert value_of("image_build", "__image_build_packages", hostvars={"a": host}, image_build_host="a", image_build_expect_packages=asked) == found
+def test_packages_are_those_that_this_image_told(registered: dict[str, Any] | None, expected: dict[str, str], found: dict[str, str | None]) -> None:
+    host = {} if registered is None else {"__image_build_versions": registered}
+    place = {"hostvars": {"a": host}, "image_build_host": "a", "__image_build_versions_record": PLACE}
+    assert value_of("image_build", "__image_build_packages", image_build_expect_packages=expected, **place) == found

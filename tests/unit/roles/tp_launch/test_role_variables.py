@@ -142,6 +142,7 @@ TOKENS = {"json": {"choices": [{"text": " Paris."}]}}
         (TOKENS, ranks({}, {}), ""),
         ({"json": {"choices": [{"text": " "}]}}, ranks({}, {}), "answered ' ', and its ranks are: 0 on spark-01 of launch L1, Up; 1 on spark-02"),
         ({"json": {"choices": []}}, ranks({}, {}), "answered ''"),
+        ({"json": {"choices": [{"text": None}]}}, ranks({}, {}), "answered ''"),
         ({"json": {"error": "x"}}, ranks({}, {}), "answered ''"),
         ({"content": "<html>"}, ranks({}, {}), "answered ''"),
         (TOKENS, ranks({}), "answered ' Paris.', and its ranks are: 0 on spark-01 of launch L1, Up;"),
