@@ -29,6 +29,7 @@ SETTINGS: dict[str, Any] = {
     "tp_launch_pipeline_parallel": 3,
     # Three engines are on one machine.
     "tp_launch_kv_cache_memory": "2000 MiB",
+    "tp_launch_gpu_memory_utilization": 0.5,
 }
 
 
