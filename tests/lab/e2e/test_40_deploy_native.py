@@ -43,14 +43,13 @@ def test_a_failed_launch_leaves_everything_as_it_was(undeployed: None, full_page
     assert listing == ["true", "unless-stopped"]
 
 
+ASKED = {"image_build_expect_packages": {"vllm": ""}}
+
+
 def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
-    """The engine's version, which decides what is predicted, is the image's own."""
-    asked = {"deploy_engine_version": "", "image_build_expect_packages": {"vllm": ""}}
-    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, **asked, "deploy_reports": str(tmp_path)})
+    run = run_playbook("playbooks/deploy_qwen.yml", extra={**NATIVE, **ASKED, "deploy_reports": str(tmp_path)})
     assert run.rc == 0, run.failures
-    assert run.fact("image_build_result", "spark-02")["packages"] == {"vllm": "0.32.0+cpu"}
-    last = [entry for _host, _task, entry in run.results() if "budget" in entry][-1]
-    assert last["invocation"]["module_args"]["engine_version"] == "0.32.0+cpu"
+    assert run.fact("image_build_result", "spark-02")["packages"] == {"vllm": "0.32.0"}
     result = run.fact("tp_launch_result", "spark-01")
     assert result["engine"] == "vllm_mp"
     assert result["completion"]["text"].strip()
@@ -61,6 +60,12 @@ def test_the_native_engine_deploys(undeployed: None, tmp_path: Path) -> None:
     for words in ("Memory of spark-01", "Memory of spark-02", "stop unit vllm-embeddings.service", "rank 1 started", "rank 0 loads", "as predicted"):
         assert words in page
     assert page.count("<polyline") >= 6
+
+
+def test_the_version_that_the_image_told_is_predicted_with_from_the_first_prediction_on() -> None:
+    run = run_playbook("playbooks/deploy_qwen.yml", "--check", extra={**NATIVE, **ASKED, "deploy_engine_version": ""})
+    versions = [entry["invocation"]["module_args"]["engine_version"] for _host, _task, entry in run.results() if "budget" in entry]
+    assert versions and set(versions) == {"0.32.0"}, (versions, run.failures)
 
 
 def test_what_can_never_fit_does_not_stop_what_serves(undeployed: None) -> None:
